@@ -13,7 +13,8 @@ import msgspec
 
 from backends.charges.usage import Usage, most_told
 from backends.errors import SlipstreamError, UpstreamCut, UpstreamError, UpstreamErrorEvent, UpstreamGarbage
-from backends.http.anthropic.reply import Block, ErrorDetail, TokenCounts, finish_reason, read_counts
+from backends.http.anthropic.reply import Block, ErrorDetail, TokenCounts, finish_reason, read_counts, thought_of
+from backends.http.anthropic.thinking import FIELD, Thought
 from backends.http.wire import WireExchange
 from backends.protocol import Facts
 from backends.sse import DONE_EVENT, EventBuffer, encode_event, event_data
@@ -45,6 +46,7 @@ class _Delta(msgspec.Struct):
     type: str = ""
     text: str = ""
     thinking: str = ""
+    signature: str = ""
     partial_json: str = ""
     stop_reason: str | None = None
 
@@ -84,7 +86,9 @@ class EventTranslator:
         "_has_finished",
         "_head",
         "_num_calls",
+        "_num_thoughts",
         "_open_calls",
+        "_open_thoughts",
         "_told",
         "_usage",
         "error",
@@ -99,6 +103,8 @@ class EventTranslator:
         self._told: Usage | None = None
         self._num_calls = 0
         self._open_calls: dict[int, _ToolCall] = {}
+        self._num_thoughts = 0
+        self._open_thoughts: dict[int, Thought] = {}
         self._has_finished = False
         self.is_complete = False
         self.error: ErrorDetail | None = None
@@ -147,6 +153,9 @@ class EventTranslator:
         return self._chunk({"role": "assistant", "content": "", "refusal": None})
 
     def _content(self, block_index: int, delta: _Delta) -> bytes:
+        thought = self._open_thoughts.get(block_index)
+        if thought is not None:
+            thought.add(delta.thinking, delta.signature)
         if delta.type == "text_delta" and delta.text:
             return self._chunk({"content": delta.text})
         if delta.type == "thinking_delta" and delta.thinking:
@@ -159,7 +168,10 @@ class EventTranslator:
 
     def _block_start(self, block_index: int, block: Block) -> bytes:
         if block.type != "tool_use":
-            return self._content(block_index, _Delta(f"{block.type}_delta", text=block.text, thinking=block.thinking))
+            begun = self._content(block_index, _Delta(f"{block.type}_delta", text=block.text, thinking=block.thinking))
+            if (thought := thought_of(block)) is not None:
+                self._open_thoughts[block_index] = thought
+            return begun
         call = _ToolCall(self._num_calls, bytes(block.input))
         self._open_calls[block_index] = call
         self._num_calls += 1
@@ -169,7 +181,14 @@ class EventTranslator:
         )
 
     def _block_stop(self, block_index: int) -> bytes:
-        """A tool without parameters gets no delta, but its arguments must be JSON all the same."""
+        """A tool without parameters gets no delta, but its arguments must be JSON all the same. What was thought is
+        told again as a whole, with its signature: so it has to come back.
+        """
+        thought = self._open_thoughts.pop(block_index, None)
+        if thought is not None and (block := thought.block()) is not None:
+            # Clients put lists together by an index.
+            index, self._num_thoughts = self._num_thoughts, self._num_thoughts + 1
+            return self._chunk({FIELD: [{"index": index, **block}]})
         call = self._open_calls.pop(block_index, None)
         return self._arguments(call.index, call.input.decode()) if call is not None and call.input else b""
 

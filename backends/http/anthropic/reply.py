@@ -14,6 +14,7 @@ import msgspec
 
 from backends.charges.usage import FAST, FAST_AT_HOME, HOME_ONLY, Usage
 from backends.errors import UpstreamGarbage, UpstreamRejectedKey, error_body
+from backends.http.anthropic.thinking import FIELD, Thought, told_thoughts
 from backends.protocol import Headers, Reply
 from backends.untrusted import Count, FieldReader, ServiceTier, believed
 from backends.waits import MAX_WAIT_S, with_believed_waits
@@ -52,6 +53,8 @@ class Block(msgspec.Struct):
     type: str
     text: str = ""
     thinking: str = ""
+    signature: str = ""
+    data: str = ""
     id: str = ""
     name: str = ""
     input: msgspec.Raw = msgspec.Raw(b"{}")
@@ -219,6 +222,8 @@ def encode_completion(message: AnthropicMessage, created: int) -> bytes:
     answer: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None, "refusal": None}
     if reasoning:
         answer["reasoning_content"] = reasoning
+    if thoughts := told_thoughts(filter(None, map(thought_of, message.content))):
+        answer[FIELD] = thoughts
     if calls:
         answer["tool_calls"] = calls
     choice = {"index": 0, "message": answer, "logprobs": None, "finish_reason": finish_reason(message.stop_reason)}
@@ -232,6 +237,15 @@ def encode_completion(message: AnthropicMessage, created: int) -> bytes:
             "usage": read_counts(message.usage).as_openai(),
         }
     )
+
+
+def thought_of(block: Block) -> Thought | None:
+    """What a block begins to think; None where it does not."""
+    if block.type not in ("thinking", "redacted_thinking"):
+        return None
+    thought = Thought(block.type, data=block.data)
+    thought.add(block.thinking, block.signature)
+    return thought
 
 
 def finish_reason(stop_reason: str) -> str:

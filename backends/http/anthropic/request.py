@@ -7,22 +7,21 @@ OpenAI's API nor this module knows travel as they are: the Messages API itself r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import msgspec
 
 from backends.errors import InvalidRequest
+from backends.http.anthropic.fields import shown, typed
 from backends.http.anthropic.prompt_cache import mark_for_cache
+from backends.http.anthropic.thinking import read_thinking
+from backends.http.anthropic.tool_ids import ToolIds
 from backends.protocol import Call
 
 Block: TypeAlias = dict[str, Any]
 """A content block of the Messages API."""
 Turn: TypeAlias = dict[str, Any]
 """A message of the Messages API: `role`, and `content` as a list of blocks."""
-
-_T = TypeVar("_T")
-
-_TYPE_NAMES = {str: "a string", list: "an array", dict: "an object", bool: "a boolean", int: "an integer"}
 
 # Translated below, or without effect on the answer: how OpenAI delivers, stores and caches.
 _NOT_PASSED_ON = frozenset({
@@ -94,9 +93,10 @@ def read_messages(messages: object) -> tuple[list[Block], list[Turn]]:
     """
     system: list[Block] = []
     turns: list[Turn] = []
-    for index, item in enumerate(_typed(messages, list, "messages")):
+    ids = ToolIds()
+    for index, item in enumerate(typed(messages, list, "messages")):
         where = f"messages[{index}]"
-        message = _typed(item, dict, where)
+        message = typed(item, dict, where)
         match message.get("role"):
             case "system" | "developer":
                 system += _blocks(message.get("content"), f"{where}.content", _TEXT_ONLY)
@@ -105,12 +105,12 @@ def read_messages(messages: object) -> tuple[list[Block], list[Turn]]:
             case "user":
                 role, blocks = "user", _user_blocks(message, where)
             case "assistant":
-                role, blocks = "assistant", _assistant_blocks(message, where)
+                role, blocks = "assistant", _assistant_blocks(message, where, ids)
             case "tool":
-                role, blocks = "user", [_tool_result(message, where)]
+                role, blocks = "user", [_tool_result(message, where, ids)]
             case role:
                 raise InvalidRequest(
-                    f"{where}.role is {_shown(role)}; it must be system, developer, user, assistant or tool",
+                    f"{where}.role is {shown(role)}; it must be system, developer, user, assistant or tool",
                     param=f"{where}.role",
                 )
         if turns and turns[-1]["role"] == role:
@@ -133,7 +133,7 @@ def _passed_on(body: Mapping[str, Any]) -> dict[str, Any]:
             request[name] = value
         elif value not in _NEUTRAL[name]:
             raise InvalidRequest(
-                f"{name} is {_shown(value)}, which the Messages API has no counterpart for; leave it out", param=name
+                f"{name} is {shown(value)}, which the Messages API has no counterpart for; leave it out", param=name
             )
     return request
 
@@ -141,7 +141,7 @@ def _passed_on(body: Mapping[str, Any]) -> dict[str, Any]:
 def _max_tokens(body: Mapping[str, Any], default: int) -> int:
     for name in ("max_completion_tokens", "max_tokens"):
         if body.get(name) is not None:
-            value = _typed(body[name], int, name)
+            value = typed(body[name], int, name)
             if value < 1:
                 raise InvalidRequest(f"{name} is {value}; it must be at least 1", param=name)
             return value
@@ -152,7 +152,7 @@ def _add_sampling(request: dict[str, Any], body: Mapping[str, Any]) -> None:
     temperature = body.get("temperature")
     if temperature is not None:
         if isinstance(temperature, bool) or not isinstance(temperature, int | float):
-            raise InvalidRequest(f"temperature must be a number, not {_shown(temperature)}", param="temperature")
+            raise InvalidRequest(f"temperature must be a number, not {shown(temperature)}", param="temperature")
         if not 0 <= temperature <= 1:
             raise InvalidRequest(f"temperature is {temperature}; the Messages API takes 0 to 1", param="temperature")
         request["temperature"] = temperature
@@ -160,13 +160,11 @@ def _add_sampling(request: dict[str, Any], body: Mapping[str, Any]) -> None:
     if isinstance(stop, str):
         request["stop_sequences"] = [stop]
     elif stop:
-        request["stop_sequences"] = [
-            _typed(item, str, f"stop[{i}]") for i, item in enumerate(_typed(stop, list, "stop"))
-        ]
+        request["stop_sequences"] = [typed(item, str, f"stop[{i}]") for i, item in enumerate(typed(stop, list, "stop"))]
 
 
 def _add_tools(request: dict[str, Any], body: Mapping[str, Any]) -> None:
-    tools = _typed(body.get("tools") or [], list, "tools")
+    tools = typed(body.get("tools") or [], list, "tools")
     choice = _tool_choice(body.get("tool_choice"))
     if not tools:
         if choice is not None and choice["type"] in ("any", "tool"):
@@ -174,7 +172,7 @@ def _add_tools(request: dict[str, Any], body: Mapping[str, Any]) -> None:
         return
     request["tools"] = [_tool(item, f"tools[{i}]") for i, item in enumerate(tools)]
     parallel = body.get("parallel_tool_calls")
-    if parallel is not None and not _typed(parallel, bool, "parallel_tool_calls"):
+    if parallel is not None and not typed(parallel, bool, "parallel_tool_calls"):
         choice = choice or {"type": "auto"}
         if choice["type"] != "none":
             choice["disable_parallel_tool_use"] = True
@@ -183,21 +181,21 @@ def _add_tools(request: dict[str, Any], body: Mapping[str, Any]) -> None:
 
 
 def _tool(item: object, where: str) -> Block:
-    tool = _typed(item, dict, where)
+    tool = typed(item, dict, where)
     if tool.get("type") != "function":
-        raise InvalidRequest(f"{where}.type is {_shown(tool.get('type'))}; it must be function", param=f"{where}.type")
-    function = _typed(tool.get("function"), dict, f"{where}.function")
+        raise InvalidRequest(f"{where}.type is {shown(tool.get('type'))}; it must be function", param=f"{where}.type")
+    function = typed(tool.get("function"), dict, f"{where}.function")
     schema = function.get("parameters")
     block: Block = {
-        "name": _typed(function.get("name"), str, f"{where}.function.name"),
+        "name": typed(function.get("name"), str, f"{where}.function.name"),
         "input_schema": {"type": "object", "properties": {}}
         if schema is None
-        else _typed(schema, dict, f"{where}.function.parameters"),
+        else typed(schema, dict, f"{where}.function.parameters"),
     }
     if function.get("description") is not None:
-        block["description"] = _typed(function["description"], str, f"{where}.function.description")
+        block["description"] = typed(function["description"], str, f"{where}.function.description")
     if function.get("strict") is not None:
-        block["strict"] = _typed(function["strict"], bool, f"{where}.function.strict")
+        block["strict"] = typed(function["strict"], bool, f"{where}.function.strict")
     return _with_cache_control(block, tool)
 
 
@@ -215,7 +213,7 @@ def _tool_choice(choice: object) -> Block | None:
 
 
 def _add_output(request: dict[str, Any], body: Mapping[str, Any]) -> None:
-    output = dict(_typed(body.get("output_config") or {}, dict, "output_config"))
+    output = dict(typed(body.get("output_config") or {}, dict, "output_config"))
     effort = body.get("reasoning_effort")
     if effort == "none":
         request.setdefault("thinking", {"type": "disabled"})
@@ -223,10 +221,10 @@ def _add_output(request: dict[str, Any], body: Mapping[str, Any]) -> None:
         output["effort"] = effort
     elif effort is not None:
         raise InvalidRequest(
-            f"reasoning_effort is {_shown(effort)}; the Messages API takes low, medium, high, xhigh, max (or none)",
+            f"reasoning_effort is {shown(effort)}; the Messages API takes low, medium, high, xhigh, max (or none)",
             param="reasoning_effort",
         )
-    response_format = _typed(body.get("response_format") or {"type": "text"}, dict, "response_format")
+    response_format = typed(body.get("response_format") or {"type": "text"}, dict, "response_format")
     match response_format:
         case {"type": "text"}:
             pass
@@ -242,10 +240,10 @@ def _add_output(request: dict[str, Any], body: Mapping[str, Any]) -> None:
 
 
 def _add_metadata(request: dict[str, Any], body: Mapping[str, Any]) -> None:
-    metadata = dict(_typed(body.get("metadata") or {}, dict, "metadata"))
+    metadata = dict(typed(body.get("metadata") or {}, dict, "metadata"))
     for name in ("user", "safety_identifier"):
         if body.get(name) is not None:
-            metadata.setdefault("user_id", _typed(body[name], str, name))
+            metadata.setdefault("user_id", typed(body[name], str, name))
     if metadata:
         request["metadata"] = metadata
 
@@ -258,10 +256,10 @@ def _user_blocks(message: Mapping[str, Any], where: str) -> list[Block]:
     return blocks
 
 
-def _assistant_blocks(message: Mapping[str, Any], where: str) -> list[Block]:
+def _assistant_blocks(message: Mapping[str, Any], where: str, ids: ToolIds) -> list[Block]:
     """May be empty: Claude itself gives such answers, and clients send them back.
 
-    Reasoning that comes back is left out: the Messages API takes none without its signature.
+    Reasoning that comes back as a text is left out: the Messages API takes none without its signature.
     """
     for name in ("audio", "function_call"):
         if message.get(name) is not None:
@@ -271,15 +269,16 @@ def _assistant_blocks(message: Mapping[str, Any], where: str) -> list[Block]:
     for name in ("content", "refusal"):
         if message.get(name) is not None:
             blocks += _blocks(message[name], f"{where}.{name}", _SPOKEN)
-    calls = _typed(message.get("tool_calls") or [], list, f"{where}.tool_calls")
-    blocks += [_tool_use(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)]
-    return blocks
+    calls = typed(message.get("tool_calls") or [], list, f"{where}.tool_calls")
+    blocks += [_tool_use(call, f"{where}.tool_calls[{i}]", ids) for i, call in enumerate(calls)]
+    # Alone it is no turn: what follows it is what it was thought for.
+    return [*read_thinking(message, where), *blocks] if blocks else blocks
 
 
-def _tool_use(item: object, where: str) -> Block:
-    call = _typed(item, dict, where)
-    function = _typed(call.get("function"), dict, f"{where}.function")
-    arguments = _typed(function.get("arguments"), str, f"{where}.function.arguments")
+def _tool_use(item: object, where: str, ids: ToolIds) -> Block:
+    call = typed(item, dict, where)
+    function = typed(call.get("function"), dict, f"{where}.function")
+    arguments = typed(function.get("arguments"), str, f"{where}.function.arguments")
     try:
         # Kept as written, so that large numbers stay exact; decoded only to know that it is an object.
         encoded = arguments.encode() if arguments.strip() else b"{}"
@@ -290,16 +289,16 @@ def _tool_use(item: object, where: str) -> Block:
         raise InvalidRequest(f"{where}.function.arguments is not a JSON object", param=f"{where}.function.arguments")
     return {
         "type": "tool_use",
-        "id": _typed(call.get("id"), str, f"{where}.id"),
-        "name": _typed(function.get("name"), str, f"{where}.function.name"),
+        "id": ids.of_call(typed(call.get("id"), str, f"{where}.id")),
+        "name": typed(function.get("name"), str, f"{where}.function.name"),
         "input": msgspec.Raw(encoded),
     }
 
 
-def _tool_result(message: Mapping[str, Any], where: str) -> Block:
+def _tool_result(message: Mapping[str, Any], where: str, ids: ToolIds) -> Block:
     block: Block = {
         "type": "tool_result",
-        "tool_use_id": _typed(message.get("tool_call_id"), str, f"{where}.tool_call_id"),
+        "tool_use_id": ids.of_result(typed(message.get("tool_call_id"), str, f"{where}.tool_call_id")),
     }
     content = _blocks(message.get("content"), f"{where}.content", _ANY_PART)
     if content:
@@ -308,36 +307,38 @@ def _tool_result(message: Mapping[str, Any], where: str) -> Block:
 
 
 def _blocks(content: object, where: str, allowed: frozenset[str]) -> list[Block]:
-    """A message's content as blocks; empty text is left out, since the Messages API refuses empty blocks."""
+    """A message's content as blocks; text that says nothing is left out, since the Messages API refuses it. Models,
+    Claude too, do say a line end and no more before they call a tool.
+    """
     if isinstance(content, str):
-        return [{"type": "text", "text": content}] if content else []
+        return [{"type": "text", "text": content}] if content.strip() else []
     if not isinstance(content, list):
-        raise InvalidRequest(f"{where} must be a string or an array of parts, not {_shown(content)}", param=where)
+        raise InvalidRequest(f"{where} must be a string or an array of parts, not {shown(content)}", param=where)
     blocks = [_block(part, f"{where}[{i}]", allowed) for i, part in enumerate(content)]
-    return [block for block in blocks if block.get("text") != ""]
+    return [block for block in blocks if block["type"] != "text" or block["text"].strip()]
 
 
 def _block(item: object, where: str, allowed: frozenset[str]) -> Block:
-    part = _typed(item, dict, where)
+    part = typed(item, dict, where)
     kind = part.get("type")
     if not isinstance(kind, str) or kind not in allowed:
         raise InvalidRequest(
-            f"{where}.type is {_shown(kind)}; taken here: {', '.join(sorted(allowed))}", param=f"{where}.type"
+            f"{where}.type is {shown(kind)}; taken here: {', '.join(sorted(allowed))}", param=f"{where}.type"
         )
     block: Block
     if kind == "image_url":
         # `detail` only says how many tokens OpenAI may spend on the picture.
-        image = _typed(part.get("image_url"), dict, f"{where}.image_url")
+        image = typed(part.get("image_url"), dict, f"{where}.image_url")
         block = {"type": "image", "source": _image_source(image.get("url"), f"{where}.image_url.url")}
     elif kind == "file":
-        block = _document(_typed(part.get("file"), dict, f"{where}.file"), f"{where}.file")
+        block = _document(typed(part.get("file"), dict, f"{where}.file"), f"{where}.file")
     else:
-        block = {"type": "text", "text": _typed(part.get(kind), str, f"{where}.{kind}")}
+        block = {"type": "text", "text": typed(part.get(kind), str, f"{where}.{kind}")}
     return _with_cache_control(block, part)
 
 
 def _image_source(value: object, where: str) -> Block:
-    url = _typed(value, str, where)
+    url = typed(value, str, where)
     if url.startswith(("https://", "http://")):
         return {"type": "url", "url": url}
     media_type, data = _data_url(url, where)
@@ -345,12 +346,12 @@ def _image_source(value: object, where: str) -> Block:
 
 
 def _document(file: Mapping[str, Any], where: str) -> Block:
-    media_type, data = _data_url(_typed(file.get("file_data"), str, f"{where}.file_data"), f"{where}.file_data")
+    media_type, data = _data_url(typed(file.get("file_data"), str, f"{where}.file_data"), f"{where}.file_data")
     if media_type != "application/pdf":
         raise InvalidRequest(f"{where}.file_data must be a PDF (application/pdf)", param=f"{where}.file_data")
     block: Block = {"type": "document", "source": {"type": "base64", "media_type": media_type, "data": data}}
     if file.get("filename") is not None:
-        block["title"] = _typed(file["filename"], str, f"{where}.filename")
+        block["title"] = typed(file["filename"], str, f"{where}.filename")
     return block
 
 
@@ -375,19 +376,3 @@ def _refuse_name(message: Mapping[str, Any], where: str) -> None:
         raise InvalidRequest(
             f"{where}.name has no counterpart in the Messages API; say in the text who speaks", param=f"{where}.name"
         )
-
-
-def _typed(value: object, kind: type[_T], where: str) -> _T:
-    if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
-        return value
-    raise InvalidRequest(f"{where} must be {_TYPE_NAMES[kind]}, not {_shown(value)}", param=where)
-
-
-def _shown(value: object) -> str:
-    """A value for a message: scalars as JSON has them, shortened; of containers only the kind."""
-    if isinstance(value, dict | list):
-        return _TYPE_NAMES[type(value)]
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:40]}..."

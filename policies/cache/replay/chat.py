@@ -8,6 +8,7 @@ from typing import Any
 from policies.cache.replay.merge import CannotConvert, MergedObject, is_empty, list_of, object_of
 
 _MESSAGE_TEXTS = frozenset({"content", "refusal", "reasoning", "reasoning_content"})
+_MESSAGE_LISTS = frozenset({"thinking_blocks"})
 _CALL_TEXTS = frozenset({"arguments", "input"})
 _LOGPROB_LISTS = frozenset({"content", "refusal"})
 
@@ -68,7 +69,7 @@ class ChatChoice:
 
     def __init__(self, index: int) -> None:
         self._index = index
-        self._message = MergedObject(texts=_MESSAGE_TEXTS)
+        self._message = MergedObject(texts=_MESSAGE_TEXTS, lists=_MESSAGE_LISTS)
         self._tool_calls: dict[int, _ToolCall] = {}
         self._function_call = MergedObject(texts=_CALL_TEXTS)
         self._logprobs = MergedObject(lists=_LOGPROB_LISTS)

@@ -11,7 +11,14 @@ from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
 from tests.support.gateway import Gateway, start_gateway
-from tests.support.servers.anthropic_server import KEY, AnthropicServer, make_message, text_block, tool_block
+from tests.support.servers.anthropic_server import (
+    KEY,
+    AnthropicServer,
+    make_message,
+    text_block,
+    thinking_block,
+    tool_block,
+)
 
 GATEWAY_KEY = "sk-gateway-0123456789"
 POLICY = """
@@ -82,3 +89,31 @@ async def test_openai_sdk_talks_to_an_anthropic_upstream(gateway: Gateway, upstr
     assert whole.usage.total_tokens == 15
     line = await gateway.wait_log(lambda line: line.get("stream_end") == "clean")
     assert line["usage"]["completion_tokens"] == 5
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_openai_sdk_brings_back_what_was_thought(
+    gateway: Gateway, upstream: AnthropicServer, is_streamed: bool
+) -> None:
+    """Claude takes the results of tools only with its own signed thoughts before the calls. OpenAI's client sends a
+    message back as it came, streamed or not.
+    """
+    call: Any = tool_block("toolu_1", "weather", {"city": "Bern"})
+    first, second = thinking_block("Bern first."), {**thinking_block("And then? 🎉"), "signature": "YW5vdGhlcg=="}
+    upstream.message = make_message(first, call, second, text_block("Well."), stop_reason="tool_use")
+    asked: Any = {"model": "claude-x", "tools": [{"type": "function", "function": {"name": "weather"}}]}
+    async with AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key=GATEWAY_KEY, max_retries=0) as client:
+        if is_streamed:
+            async with client.chat.completions.stream(messages=ASK, **asked) as stream:
+                answer: Any = await stream.get_final_completion()
+        else:
+            answer = await client.chat.completions.create(messages=ASK, **asked)
+        message = answer.choices[0].message
+        result = {"role": "tool", "tool_call_id": "toolu_1", "content": "12 C"}
+        told: Any = [*ASK, message.to_dict(), result]
+        await client.chat.completions.create(messages=told, **asked)
+
+    assert message.reasoning_content == "Bern first.And then? 🎉"
+    _, assistant, _ = upstream.requests[1].body["messages"]
+    assert assistant["content"][:2] == [first, second]
+    assert [block["type"] for block in assistant["content"][2:]] == ["text", "tool_use"]

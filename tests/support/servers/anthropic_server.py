@@ -63,7 +63,12 @@ def message_events(message: Mapping[str, Any], num_chars: int = 4) -> list[bytes
             case "text":
                 kind, field, text, empty = "text_delta", "text", block["text"], {"text": ""}
             case "thinking":
-                kind, field, text, empty = "thinking_delta", "thinking", block["thinking"], {"thinking": ""}
+                kind, field, text, empty = (
+                    "thinking_delta",
+                    "thinking",
+                    block["thinking"],
+                    {"thinking": "", "signature": ""},
+                )
             case _:
                 encoded = msgspec.json.encode(block["input"]).decode() if block["input"] else ""
                 kind, field, text, empty = "input_json_delta", "partial_json", encoded, {"input": {}}

@@ -59,8 +59,18 @@ def test_encode_completion_thinking_is_reasoning_content() -> None:
     """Reasoning stands beside the answer, in the field that OpenAI-compatible servers use."""
     completion = translate(make_message(thinking_block("Hm."), text_block("Yes.")))
 
-    assert completion.choices[0].message.model_extra == {"reasoning_content": "Hm."}
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}
+    assert completion.choices[0].message.model_extra == {"reasoning_content": "Hm.", "thinking_blocks": [thought]}
     assert completion.choices[0].message.content == "Yes."
+
+
+def test_encode_completion_thoughts_without_a_signature_are_not_to_come_back() -> None:
+    """Other servers of this API sign nothing, and the Messages API itself takes nothing that is not signed."""
+    hidden = {"type": "redacted_thinking", "data": "aGlkZGVu"}
+    unsigned = {"type": "thinking", "thinking": "Hm.", "signature": ""}
+    completion = translate(make_message(unsigned, hidden, text_block("Yes.")))
+
+    assert completion.choices[0].message.model_extra == {"reasoning_content": "Hm.", "thinking_blocks": [hidden]}
 
 
 def test_encode_completion_silent_answer_has_empty_content() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from typing import Any
 
@@ -28,7 +29,7 @@ _PARTS = st.fixed_dictionaries(
     },
 )
 _CALLS = st.fixed_dictionaries(
-    {"id": st.text(max_size=5)},
+    {"id": st.sampled_from(["", "call_1", "f.g:0"]) | st.text(max_size=5)},
     optional={
         "type": st.just("function"),
         "function": st.fixed_dictionaries(
@@ -39,10 +40,17 @@ _CALLS = st.fixed_dictionaries(
 )
 _WELL_FORMED = st.one_of(
     st.fixed_dictionaries(
-        {"role": st.sampled_from(["system", "user", "assistant"]), "content": st.text(min_size=1, max_size=5)}
+        {
+            "role": st.sampled_from(["system", "user", "assistant"]),
+            "content": st.text(min_size=1, max_size=5).filter(str.strip),
+        }
     ),
     st.fixed_dictionaries(
-        {"role": st.just("tool"), "tool_call_id": st.text(max_size=5), "content": st.text(max_size=5)}
+        {
+            "role": st.just("tool"),
+            "tool_call_id": st.sampled_from(["", "call_1", "f.g:0"]) | st.text(max_size=5),
+            "content": st.text(max_size=5),
+        }
     ),
 )
 _MESSAGES = st.fixed_dictionaries(
@@ -51,6 +59,13 @@ _MESSAGES = st.fixed_dictionaries(
         "content": st.text(max_size=5) | st.lists(_PARTS, max_size=3) | _JSON,
         "tool_calls": st.lists(_CALLS, max_size=2) | _JSON,
         "tool_call_id": st.text(max_size=5) | _JSON,
+        "thinking_blocks": st.lists(
+            st.fixed_dictionaries(
+                {"type": st.sampled_from(["thinking", "redacted_thinking"])},
+                optional={name: st.text(max_size=3) | _JSON for name in ("thinking", "signature", "data")},
+            )
+        )
+        | _JSON,
         "name": st.none() | st.text(max_size=3),
         "refusal": st.none() | st.text(max_size=3),
     },
@@ -59,7 +74,9 @@ _MESSAGES = st.fixed_dictionaries(
 
 @given(st.lists(_WELL_FORMED | _MESSAGES, max_size=6))
 def test_read_messages_any_sequence_alternates_or_is_refused(messages: list[Any]) -> None:
-    """Nothing but InvalidRequest escapes, and what is accepted alternates and holds no empty turn or text."""
+    """Nothing but InvalidRequest escapes. What is accepted alternates, holds no empty turn, no text that says nothing,
+    no turn that only thinks, and ids of calls that the Messages API takes.
+    """
     try:
         system, turns = read_messages(messages)
     except InvalidRequest:
@@ -68,7 +85,13 @@ def test_read_messages_any_sequence_alternates_or_is_refused(messages: list[Any]
     roles = [turn["role"] for turn in turns]
     assert all(first != second for first, second in pairwise(roles))
     assert all(turn["content"] for turn in turns)
-    assert all(block.get("text") != "" for block in [*system, *(block for turn in turns for block in turn["content"])])
+    blocks = [*system, *(block for turn in turns for block in turn["content"])]
+    assert all(block["type"] != "text" or block["text"].strip() for block in blocks)
+    assert all("thinking" not in turn["content"][-1]["type"] for turn in turns)
+    made = [block["id"] for block in blocks if block["type"] == "tool_use"]
+    assert len(made) == len(set(made))
+    told = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
+    assert all(re.fullmatch("[a-zA-Z0-9_-]+", each) for each in made + told)
 
 
 @given(st.lists(_WELL_FORMED, min_size=1, max_size=8))
