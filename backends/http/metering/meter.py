@@ -130,15 +130,18 @@ class StreamMeter:
 
     def is_complete(self) -> bool:
         """Whether the answer is whole, asked at a clean end of the transport."""
-        is_between_events = not self._is_in_line and self._tail.endswith(BLANK_LINES)
+        is_between_events = self._is_between_events
         if self._is_in_line:
             self.feed(b"\n")
         is_finished = self._num_finished >= self._num_choices and is_between_events
         return (self.terminated or is_finished) and not self.failed
 
     def is_over(self) -> bool:
-        """Whether `[DONE]` has ended a good answer. Where servers send none, more may come, such as the usage."""
-        return self.terminated and not self.failed
+        """Whether `[DONE]` has ended a good answer, or the last event a response. Where servers send no `[DONE]` with
+        chats, more may come, such as the usage.
+        """
+        has_ended = self.terminated or (self._responses and self._num_finished > 0 and self._is_between_events)
+        return has_ended and not self.failed
 
     def feed(self, piece: bytes) -> None:
         """One piece, cut anywhere."""
@@ -171,6 +174,11 @@ class StreamMeter:
         self._read_usage(block)
         if _is_of_type(block, _RESPONSES_ENDS):
             self._num_finished = 1
+
+    @property
+    def _is_between_events(self) -> bool:
+        """Asked only once an answer is finished."""
+        return not self._is_in_line and self._tail.endswith(BLANK_LINES)
 
     @property
     def _is_in_line(self) -> bool:

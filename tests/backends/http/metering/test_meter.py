@@ -347,3 +347,15 @@ def test_meter_of_long_chunks_reads_their_usage_their_error_and_their_end(size: 
     assert meter.is_complete()
     assert failed.failed
     assert not meter_of(chunk(words), [size])[0].is_complete()
+
+
+@given(cuts=CUTS)
+def test_meter_of_a_response_is_over_once_its_last_event_is(cuts: list[int]) -> None:
+    """Nothing comes behind it, and agents leave there: they have all of the answer."""
+    last = encode_event(b'{"type":"response.completed","response":{"usage":{"input_tokens":4,"output_tokens":2}}}')
+    data = encode_event(b'{"type":"response.created"}') + last
+
+    assert meter_of(data, cuts, responses=True)[0].is_over()
+    assert not meter_of(data[:-1], cuts, responses=True)[0].is_over()
+    assert not meter_of(data.replace(b"completed", b"failed"), cuts, responses=True)[0].is_over()
+    assert not meter_of(chunk(finish="stop"), cuts)[0].is_over()
