@@ -133,7 +133,10 @@ def _status_of(error: dict[str, Any] | str) -> int:
 
 
 def _message_of(decoded: Any) -> tuple[str | None, dict[str, Any]]:
-    """The message in the shapes servers use: vLLM's flat object, FastAPI's detail, a bare string."""
+    """The message in the shapes servers use: vLLM's flat object, FastAPI's detail, a text, Gemini's list of one."""
+    if isinstance(decoded, list) and len(decoded) == 1 and isinstance(decoded[0], dict):
+        error = decoded[0].get("error")
+        return (_message_of(error)[0], error) if isinstance(error, dict) else (None, {})
     if not isinstance(decoded, dict):
         return None, {}
     error = decoded.get("error")

@@ -73,6 +73,7 @@ SHAPES = {
     "detail_list": (b'{"detail":[{"loc":["body","n"],"msg":"too long","type":"x"}]}', "n: too long"),
     "error_text": (b'{"error":"too long","error_type":"validation"}', "too long"),
     "message": (b'{"message":"too long"}', "too long"),
+    "gemini_list": (b'[{"error":{"code":400,"message":"too long","status":"INVALID_ARGUMENT"}}\n]', "too long"),
 }
 
 
