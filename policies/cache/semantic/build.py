@@ -6,6 +6,7 @@ What a reload leaves as it was is taken over: encoder, index, stored answers, an
 from __future__ import annotations
 
 import hashlib
+import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -30,6 +31,7 @@ from policies.cache.semantic.encoder.batched import BatchingEncoder, TextModel
 from policies.cache.semantic.encoder.child import Load
 from policies.cache.semantic.encoder.process import ProcessModel
 from policies.cache.semantic.encoder.upstream import BackendModel
+from policies.cache.semantic.folder_lock import FolderLock
 from policies.cache.semantic.index.memory import MemoryIndex
 from policies.cache.semantic.index.redis import RedisIndex
 from policies.cache.semantic.index.shared import SharedIndexes
@@ -47,6 +49,7 @@ from policies.prices.source import PriceSource
 from policies.schema import RoutePolicy, StoresPolicy
 from policies.speculation.settings import PredictedPolicy
 
+_LOGGER = logging.getLogger(__name__)
 _STATE_VERSION = f"2:{','.join(FEATURES)}"
 """Decisions of other features have nothing to learn from each other."""
 
@@ -70,6 +73,7 @@ class SharedStores:
         self.link: RedisLink | None = None
         self.answers: AnswerStore
         self.states: StateFile | RedisState | None = None
+        self.lock: FolderLock | None = None
         if stores.redis is not None:
             self.link = build_redis_link(stores.redis, clock, part="semantic", name="redis of the semantic cache")
             self.answers = RedisAnswerStore(self.link, clock, random, quota=self.quotas)
@@ -79,13 +83,21 @@ class SharedStores:
             self.answers = make(self._forget)
             if stores.semantic.folder is not None:
                 folder = Path(stores.semantic.folder)
-                self.answers = FileAnswerStore(folder / "answers.sqlite", make, clock, self._forget)
-                self.states = StateFile(folder / "decisions", clock)
+                self.lock = FolderLock(folder)
+                self.answers = FileAnswerStore(
+                    folder / "answers.sqlite", make, clock, self._forget, is_ours=self.lock.take
+                )
+                self.states = StateFile(folder / "decisions", clock, is_ours=self.lock.take)
 
     async def open(self) -> None:
         """Connect, or load what was written down."""
         if self.link is not None:
             await self.link.open()
+        if self.lock is not None and not self.lock.take():
+            _LOGGER.error(
+                "stores.semantic.folder is used by another gateway: this one begins with an empty semantic cache and "
+                "keeps nothing of it over a restart; give each a folder of its own, or use stores.redis"
+            )
         await self.answers.open()
         if self.states is not None:
             await self.states.open()
@@ -97,6 +109,8 @@ class SharedStores:
         await self.answers.aclose()
         if self.link is not None:
             await self.link.aclose()
+        if self.lock is not None:
+            self.lock.release()
 
     def price_of(self, backend: str, model: str) -> Price | None:
         """What an encoder's backend takes; None where nobody knows."""
@@ -233,7 +247,8 @@ def _index(stores: StoresPolicy, shared: SharedStores, clock: Clock, encoder: En
 
 
 def _new_index(stores: StoresPolicy, shared: SharedStores, clock: Clock, fingerprint: str, dimension: int) -> Index:
-    folder = stores.semantic.folder if stores.redis is None else None
+    is_kept = shared.lock is not None and shared.lock.take()
+    folder = stores.semantic.folder if is_kept else None
     name = hashlib.sha256(fingerprint.encode()).hexdigest()[:16]
     memory = MemoryIndex(
         dimension, fingerprint, clock, snapshot=Path(folder) / f"vectors-{name}" if folder is not None else None

@@ -55,7 +55,8 @@ _Row = Sequence[Any]
 
 
 class FileAnswerStore:
-    """A `MemoryAnswerStore` with a file behind it, which no other process should write.
+    """A `MemoryAnswerStore` with a file behind it, which no other process should write: `is_ours` says whether none has
+    it. Where one has, all is in memory alone.
 
     `make` is given what to call with entries that are gone, and returns the store in memory.
     """
@@ -66,7 +67,11 @@ class FileAnswerStore:
         make: Callable[[Callable[[Question, Sequence[str]], None]], MemoryAnswerStore],
         clock: Clock,
         on_gone: Callable[[Question, Sequence[str]], None],
+        *,
+        is_ours: Callable[[], bool] = lambda: True,
     ) -> None:
+        self._is_ours = is_ours
+        self._has_file = True
         self._path = path
         self._clock = clock
         self._on_gone = on_gone
@@ -86,6 +91,10 @@ class FileAnswerStore:
         Raises: ConfigurationError where there cannot be one.
         """
         await self._memory.open()
+        self._has_file = self._is_ours()
+        if not self._has_file:
+            self._changes.clear()
+            return
         try:
             rows = await asyncio.to_thread(self._read)
         except OSError as error:
@@ -102,11 +111,10 @@ class FileAnswerStore:
 
     async def aclose(self) -> None:
         """Write what is unwritten. Safe to call twice."""
-        if not self._is_open:
-            return
-        self._is_open = False
-        await self._loop.aclose()
-        await self._write()
+        if self._is_open:
+            self._is_open = False
+            await self._loop.aclose()
+            await self._write()
         await self._memory.aclose()
 
     async def get(self, scope: bytes, ids: Sequence[str]) -> Sequence[tuple[StoredAnswer, History] | None]:
@@ -158,6 +166,8 @@ class FileAnswerStore:
         self._on_gone(question, ids)
 
     def _change(self, statement: str, *values: object, num_bytes: int = 0) -> None:
+        if not self._has_file:
+            return
         if len(self._changes) < _MAX_WAITING and self._num_bytes + num_bytes <= _MAX_WAITING_BYTES:
             self._changes.append((statement, values))
             self._num_bytes += num_bytes
@@ -174,6 +184,10 @@ class FileAnswerStore:
             changes, self._changes = self._changes, []
             num_bytes = self._num_bytes
             if not changes:
+                return
+            if not self._is_ours():
+                self._dropped += len(changes)
+                self._num_bytes -= num_bytes
                 return
             try:
                 await asyncio.to_thread(self._commit, changes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -23,11 +24,21 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class StateFile:
-    """A `StateStore` in a file that no other process writes. A kill loses the last seconds, never the file."""
+    """A `StateStore` in a file that no other process writes: `is_ours` says whether none has it. Where one has, nothing
+    is read and nothing written. A kill loses the last seconds, never the file.
+    """
 
-    def __init__(self, path: Path, clock: Clock, *, write_every_s: float = _WRITE_EVERY_S) -> None:
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        *,
+        is_ours: Callable[[], bool] = lambda: True,
+        write_every_s: float = _WRITE_EVERY_S,
+    ) -> None:
         self._path = path
         self._clock = clock
+        self._is_ours = is_ours
         self._write_every_s = write_every_s
         self._states: dict[bytes, bytes] = {}
         self._written: dict[bytes, bytes] = {}
@@ -41,6 +52,8 @@ class StateFile:
 
         Raises: ConfigurationError where there is and can be no such folder.
         """
+        if not self._is_ours():
+            return
         try:
             self._states = await asyncio.to_thread(self._read)
         except OSError as error:
@@ -83,7 +96,7 @@ class StateFile:
     async def _write(self) -> None:
         async with self._writing:
             states = self._states.copy()
-            if states == self._written:
+            if states == self._written or not self._is_ours():
                 return
             try:
                 await asyncio.to_thread(lambda: write_atomically(self._path, msgspec.msgpack.encode(states), _MAGIC))
