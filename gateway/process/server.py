@@ -187,6 +187,8 @@ def run_worker(
 
     Raises: ConfigurationError where a backend cannot be opened; SystemExit where the application fails later.
     """
+    # A process that is started from here would keep the port open behind this one's back.
+    listener.set_inheritable(False)
     config = _config(settings, create)
     config.load()
     _tune_garbage_collector()
@@ -236,7 +238,6 @@ def _listen(settings: Settings) -> socket:
     except OSError:
         listener.close()
         raise
-    listener.set_inheritable(True)
     return listener
 
 
