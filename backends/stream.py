@@ -56,11 +56,12 @@ class Stream:
     `is_complete` is asked at a clean end of the transport: False means that the answer itself stopped early
     (an SSE stream without its terminator), which counts as a cut. `first` is a piece already read off the source,
     `push` the source's own way of handing pieces on, where it has a cheaper one than being read. `is_over` is asked
-    when the reader leaves or the transport fails: whether what has passed is the whole answer.
+    when the reader leaves or the transport fails: whether what has passed is the whole answer. `has_failed` is asked
+    when the reader leaves: whether what has passed says that there will be no whole answer, which is why most leave.
     """
 
     __slots__ = (
-        *("_first", "_is_complete", "_is_over", "_push", "_receive", "_source"),
+        *("_first", "_has_failed", "_is_complete", "_is_over", "_push", "_receive", "_source"),
         *("beginning", "end", "num_bytes", "on_end", "taps"),
     )
 
@@ -72,12 +73,14 @@ class Stream:
         first: bytes = b"",
         push: Push | None = None,
         is_over: Callable[[], bool] | None = None,
+        has_failed: Callable[[], bool] | None = None,
     ) -> None:
         self._source = source
         self._first = first
         self._push = push
         self._is_complete = is_complete
         self._is_over = is_over
+        self._has_failed = has_failed
         self.taps: list[Tap] = taps if taps is not None else []
         self.end: StreamEnd | None = None
         self.beginning = b""
@@ -173,10 +176,14 @@ class Stream:
 
     async def aclose(self, how: StreamEnd = StreamEnd.CLIENT_GONE) -> None:
         """Stop reading. `how` is recorded if the stream had not ended by itself; who leaves an answer that is over has
-        all of it. Safe to call twice.
+        all of it, and who leaves one that has failed had to. Safe to call twice.
         """
         if self.end is None:
-            self._finish(StreamEnd.CLEAN if how is StreamEnd.CLIENT_GONE and self.is_over else how)
+            if how is StreamEnd.CLIENT_GONE and self.is_over:
+                how = StreamEnd.CLEAN
+            elif how is StreamEnd.CLIENT_GONE and self._has_failed is not None and self._has_failed():
+                how = StreamEnd.UPSTREAM_CUT
+            self._finish(how)
         await self._source.aclose()
 
     def _pass_on(self, piece: bytes) -> bool:

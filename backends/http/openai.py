@@ -326,7 +326,7 @@ class OpenAIBackend:
                 headers,
                 stream=Stream(source, [meter], meter.is_complete, first, is_over=meter.is_over),
             )
-        stream = Stream(exchange, [meter], meter.is_complete, first, exchange.forward, meter.is_over)
+        stream = Stream(exchange, [meter], meter.is_complete, first, exchange.forward, meter.is_over, meter.has_failed)
         return Reply(exchange.status, headers, stream=stream)
 
     def _rounds_of(self, call: Call, first: WireExchange, begun: bytes) -> RoundsSource:

@@ -20,6 +20,7 @@ from backends.errors import (
     MethodNotAllowed,
     SlipstreamError,
     UnsupportedEncoding,
+    UpstreamCut,
 )
 from backends.operations import Operation
 from backends.protocol import Call, Reply
@@ -250,6 +251,13 @@ class Endpoint:
                     if late is not None:
                         await late.share()
                     return
+                if reply is not None and reply.stream is not None:
+                    await reply.stream.aclose()
+                    if reply.stream.end is StreamEnd.UPSTREAM_CUT:
+                        # It has read the error with which the upstream broke off.
+                        cut = UpstreamCut("the upstream ended its stream with an error")
+                        exchange.error_code, exchange.fault = cut.reason, cut.fault
+                        return
                 exchange.facts.stream_end = StreamEnd.CLIENT_GONE
                 raise ClientGone("the client left before the answer was whole") from None
             own: SlipstreamError | None = self._core.overdue.error_for(task)

@@ -143,6 +143,10 @@ class StreamMeter:
         has_ended = self.terminated or (self._responses and self._num_finished > 0 and self._is_between_events)
         return has_ended and not self.failed
 
+    def has_failed(self) -> bool:
+        """Whether an event has said that there will be no more."""
+        return self.failed
+
     def feed(self, piece: bytes) -> None:
         """One piece, cut anywhere."""
         if self._is_in_line or not piece.endswith(b"\n"):

@@ -179,6 +179,23 @@ async def test_error_event_that_opens_a_stream_is_a_real_error(
     assert answer.json()["error"]["message"] == "overloaded"
 
 
+async def test_client_that_leaves_at_an_error_event_is_not_to_blame(
+    client: httpx.AsyncClient, upstream: OpenAIServer, gateway: Gateway
+) -> None:
+    """Clients' libraries leave as soon as they have read that it failed, also where the upstream's connection stays."""
+    said = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n'
+    broken = b'data: {"error":{"message":"out of memory","type":"server_error","code":500}}\n\n'
+    upstream.next(Behaviour(events=(said, broken, said), stall_after_events=2))
+
+    async with client.stream("POST", "/v1/chat/completions", json={**CHAT, "stream": True}) as answer:
+        async for line in answer.aiter_lines():
+            if "out of memory" in line:
+                break
+
+    found = await gateway.wait_log(lambda line: line["request_id"] == answer.headers["x-request-id"])
+    assert (found["stream_end"], found["error"]) == ("upstream_cut", "upstream_cut")
+
+
 async def test_many_errors_do_not_wear_the_gateway_out(client: httpx.AsyncClient, upstream: OpenAIServer) -> None:
     """After a run of failures, the next good answer is one."""
     upstream.next(*(error(500) for _ in range(30)))
