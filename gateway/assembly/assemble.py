@@ -138,7 +138,9 @@ def assemble_in_steps(
     prices = PriceBook(loaded.policy, prepared.listed, clock)
     check_prices(loaded.policy, prices)
     yield
-    semantics = _semantics(loaded, clock, previous) if prepared.has_semantic else None
+    # Its folder stays the process's where no route has a semantic cache for a while.
+    has_folder = previous is not None and previous.semantics is not None and previous.semantics.has_folder
+    semantics = _semantics(loaded, clock, previous) if prepared.has_semantic or has_folder else None
     texts = engine_texts(leaves, previous)
     fleet = _fleet(loaded, leaves, clock, previous, seed, texts=texts) if prepared.is_watched else None
     try:
@@ -186,7 +188,7 @@ def assemble_in_steps(
             model_labels=prepared.model_labels,
             rules=prepared.rules,
             resources=tuple(part for part in shared if part is not None),
-            semantic=semantics.administration if semantics is not None else None,
+            semantic=semantics.administration if semantics is not None and prepared.has_semantic else None,
             semantics=semantics,
             fleet=fleet,
             kv_feeds=feeds,

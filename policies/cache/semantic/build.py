@@ -146,6 +146,11 @@ class Semantics:
         self.administration = Administration(self.shared.answers, self._stages)
 
     @property
+    def has_folder(self) -> bool:
+        """Whether what it keeps is in a folder of this process."""
+        return self.shared.lock is not None
+
+    @property
     def resources(self) -> tuple[SharedStores | VectorSpace, ...]:
         """What is opened before the stages and closed after them."""
         return (self.shared, *self.spaces.values())

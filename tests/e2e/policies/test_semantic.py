@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -352,6 +353,45 @@ async def test_reload_keeps_encoder_entries_and_learning(
 
     assert strict.headers["x-cache-reason"] == "below_threshold"
     assert again.headers["x-cache"] == "semantic"
+
+
+async def test_cache_that_is_taken_away_and_given_back_is_as_it_was(
+    port: int, upstream: OpenAIServer, tmp_path: Path
+) -> None:
+    """Though a stream of the first policy still runs: the entries are found, and new ones are there after a restart."""
+    policy = POLICY.format(port=port, threshold=0.8) + f"stores: {{semantic: {{folder: {tmp_path}/kept}}}}\n"
+    without = re.sub(r"\n    cache: .*", "", policy)
+    headers = {"authorization": f"Bearer {ENVIRON['RED']}"}
+    cost, cost_too = "What does it cost?", "What is the cost of it?"
+    async with (
+        start_gateway(policy, environ=ENVIRON) as gateway,
+        httpx.AsyncClient(verify=False, base_url=gateway.url, headers=headers, timeout=30) as client,
+    ):
+        await client.post(PATH, json=chat(RESET, "static"))
+        await stored(client, "static")
+        upstream.next(Behaviour(event_delay_s=0.5))
+        async with client.stream("POST", PATH, json=chat("Is it raining?", "static", stream=True)) as running:
+            pieces = running.aiter_raw()
+            await anext(pieces)
+            assert await gateway.reload(without)
+            plain = await client.post(PATH, json=chat(RESET_TOO, "static"))
+            gone = await client.get("/v1/cache/entries", params={"model": "static"}, headers=OPS)
+            assert await gateway.reload(policy)
+            found = await client.post(PATH, json=chat(RESET_TOO, "static"))
+            await client.post(PATH, json=chat(cost, "static-b"))
+            await stored(client, "static-b")
+            async for _ in pieces:
+                pass
+        assert await gateway.terminate() == 0
+    async with (
+        start_gateway(policy, environ=ENVIRON) as gateway,
+        httpx.AsyncClient(verify=False, base_url=gateway.url, headers=headers, timeout=30) as client,
+    ):
+        again = await client.post(PATH, json=chat(cost_too, "static-b"))
+
+    assert "x-cache" not in plain.headers
+    assert gone.status_code == 404
+    assert found.headers["x-cache"] == again.headers["x-cache"] == "semantic"
 
 
 async def test_route_without_the_section_knows_nothing_of_it(client: httpx.AsyncClient, upstream: OpenAIServer) -> None:
