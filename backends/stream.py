@@ -209,5 +209,6 @@ class Stream:
             self.end = how
             for tap in self.taps:
                 tap.end(how)
-            for tell in self.on_end:
+            told, self.on_end = self.on_end, []
+            for tell in told:
                 tell(how)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import secrets
 
@@ -45,6 +46,8 @@ class Core:
         self.observer = observer
         self.tracer = tracer
         self.bodies = BodyBudget(settings.max_bodies, settings.max_bodies_per_key, settings.max_bodies_per_tenant)
+        self.long_bodies = asyncio.Lock()
+        """Held while a long body is read in a thread: several at once would leave the event loop no turn."""
         self.answers = AnswerBudget(settings.max_answers, clock)
         self.owners = owners
         self.booking = booking

@@ -79,14 +79,21 @@ async def serve(core: Core, operation: Operation, scope: Scope, answer: Answer) 
         exchange.principal = principal or await keyring.authenticate(incoming.credentials)
         await answer(incoming, exchange, visit.runtime)
     except Exception as error:  # a named border: one call's failure is nobody else's
-        refusal = visit.failed(error)
-        connection = connection_of(scope)
-        # An answer that has begun stays without its end.
-        if not connection.has_begun:
-            exchange.status = refusal.status
-            await send_error(connection, refusal, own_headers(core, exchange, incoming))
+        await _tell(visit.failed(error), core, scope, exchange, incoming)
     finally:
         visit.over()
+
+
+async def _tell(refusal: SlipstreamError, core: Core, scope: Scope, exchange: Exchange, incoming: Incoming) -> None:
+    """Answer with the error, unless an answer has begun: that stays without its end.
+
+    The error has come through the frame of `serve`. If a name there had it still, both would keep each other, and the
+    request's body, until the next full garbage collection, which may be a thousand bodies later.
+    """
+    connection = connection_of(scope)
+    if not connection.has_begun:
+        exchange.status = refusal.status
+        await send_error(connection, refusal, own_headers(core, exchange, incoming))
 
 
 async def refuse(core: Core, scope: Scope, error: Exception) -> None:

@@ -6,9 +6,9 @@ What differs between operations is how the body is read; see `gateway/http/decod
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
@@ -32,7 +32,7 @@ from gateway.http.agent import agent_family
 from gateway.http.auth import Principal
 from gateway.http.body_budget import UNCOUNTED_BYTES
 from gateway.http.connection import ClientConnection, connection_of
-from gateway.http.decode import decode_body, decode_json, is_model_name
+from gateway.http.decode import LONG_BYTES, decode_body, decode_json, is_model_name
 from gateway.http.incoming import Incoming, ascii_text, read_body
 from gateway.http.multipart import MultipartForm, is_form, read_form
 from gateway.http.relay import LateNews, send_error_event, send_stream
@@ -48,6 +48,7 @@ from policies.passthrough.rules import METHODS
 
 _FETCHES = frozenset({"GET", "HEAD", "DELETE"})
 _OF_A_PART = frozenset({b"range", b"if-range"})
+_Read = TypeVar("_Read")
 
 
 class RequestedFields(NamedTuple):
@@ -96,7 +97,9 @@ class Endpoint:
         path, plain = (self._path, self._path) if self._path is not None else _paths_below_root(scope)
         if self._passes:
             _ask_for_plain_answer(incoming, method, plain)
-            asked = await _read_leniently(raw, incoming)
+            asked = await self._read_leniently(raw, incoming)
+        elif len(raw) > LONG_BYTES:
+            asked = await self._aside(partial(self._read, raw, incoming))
         else:
             asked = self._read(raw, incoming)
         exchange.model = asked.model
@@ -287,6 +290,40 @@ class Endpoint:
         include_usage = options is not None and options.include_usage is True
         return RequestedFields(body, fields.model, fields.stream is True, include_usage, fields.user or "")
 
+    async def _read_leniently(self, raw: bytes, incoming: Incoming) -> RequestedFields:
+        """Model and stream of a body that may be anything; what cannot be read is simply not known.
+
+        Raises: InvalidRequest for a model that is no name, and for a form that is in doubt; BodyTooLarge.
+        """
+        unread = RequestedFields(None, "", is_read=False)
+        if not raw or incoming.content_encoding not in (b"", b"identity"):
+            return unread
+        if sum(name == b"content-type" for name, _ in incoming.forwarded) > 1:
+            raise InvalidRequest("the request has two content types")
+        if is_form(incoming.content_type):
+            form = await read_form(raw, incoming.content_type)
+            return RequestedFields(None, form.model.name if form.model is not None else "", form=form)
+        if b"json" not in incoming.content_type.lower():
+            return unread
+        try:
+            body = decode_json(raw) if len(raw) <= LONG_BYTES else await self._aside(partial(decode_json, raw))
+        except InvalidRequest:
+            return unread
+        if not isinstance(body, dict):
+            return unread
+        model = body.get("model")
+        if model is None:
+            model = ""
+        elif not isinstance(model, str) or not is_model_name(model):
+            raise InvalidRequest("model must be a name of 1 to 256 printable characters", param="model")
+        user = body.get("user")
+        return RequestedFields(body, model, body.get("stream") is True, user=user if isinstance(user, str) else "")
+
+    async def _aside(self, read: Callable[[], _Read]) -> _Read:
+        """What is read of a long body, one at a time."""
+        async with self._core.long_bodies:
+            return await asyncio.to_thread(read)
+
 
 def _ask_for_plain_answer(incoming: Incoming, method: str, path: str) -> None:
     """What has a model work, or tells of objects, comes whole and uncompressed, to be read; all else as clients ask."""
@@ -297,36 +334,6 @@ def _ask_for_plain_answer(incoming: Incoming, method: str, path: str) -> None:
         return
     incoming.forwarded = [field for field in incoming.forwarded if field[0] not in _OF_A_PART]
     incoming.forwarded.append((b"accept-encoding", b"identity"))
-
-
-async def _read_leniently(raw: bytes, incoming: Incoming) -> RequestedFields:
-    """Model and stream of a body that may be anything; what cannot be read is simply not known.
-
-    Raises: InvalidRequest for a model that is no name, and for a form that is in doubt.
-    """
-    unread = RequestedFields(None, "", is_read=False)
-    if not raw or incoming.content_encoding not in (b"", b"identity"):
-        return unread
-    if sum(name == b"content-type" for name, _ in incoming.forwarded) > 1:
-        raise InvalidRequest("the request has two content types")
-    if is_form(incoming.content_type):
-        form = await read_form(raw, incoming.content_type)
-        return RequestedFields(None, form.model.name if form.model is not None else "", form=form)
-    if b"json" not in incoming.content_type.lower():
-        return unread
-    try:
-        body = decode_json(raw)
-    except InvalidRequest:
-        return unread
-    if not isinstance(body, dict):
-        return unread
-    model = body.get("model")
-    if model is None:
-        model = ""
-    elif not isinstance(model, str) or not is_model_name(model):
-        raise InvalidRequest("model must be a name of 1 to 256 printable characters", param="model")
-    user = body.get("user")
-    return RequestedFields(body, model, body.get("stream") is True, user=user if isinstance(user, str) else "")
 
 
 def _drafts_by(incoming: Incoming) -> DraftsBy:

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from backends.errors import InvalidRequest, SlipstreamError, UnknownObject
+from backends.errors import BodyTooLarge, InvalidRequest, SlipstreamError, UnknownObject
 from gateway.api.custody import Custody
 from gateway.batches.calls import MAX_ATTEMPTS, doubling_pause_s, read_slice
 from gateway.batches.file_store import FileStore
@@ -271,7 +271,7 @@ def _named_in(raw: bytes) -> Named | SlipstreamError:
     try:
         body = decode_json(raw)
         return tuple(objects_asked_for(body)) if isinstance(body, dict) else ()
-    except InvalidRequest as error:
+    except (BodyTooLarge, InvalidRequest) as error:
         return error
 
 

@@ -14,7 +14,10 @@ import msgspec
 
 from backends.errors import InvalidRequest
 from backends.operations import Operation
+from gateway.http.members import COUNTED_FROM_BYTES, check_members
 
+LONG_BYTES = 4 * 1024**2
+"""What is longer is read in a thread, in which its members are counted while others are served."""
 _MAX_MODEL_CHARS = 256
 
 _Number = int | float | None
@@ -123,8 +126,10 @@ _MISSING = re.compile(r"Object missing required field `(\w+)`")
 def decode_json(raw: bytes) -> Any:
     """Any JSON value, read strictly: no duplicate keys, no NaN or Infinity, UTF-8 only, 200 levels at most.
 
-    Raises: InvalidRequest.
+    Raises: InvalidRequest, BodyTooLarge for more members than one body may have.
     """
+    if len(raw) > COUNTED_FROM_BYTES:
+        check_members(raw)
     try:
         return jiter.from_json(raw, allow_inf_nan=False, catch_duplicate_keys=True, cache_mode="none")
     except ValueError as error:
@@ -139,7 +144,7 @@ def is_model_name(model: str) -> bool:
 def decode_body(raw: bytes, operation: Operation) -> tuple[dict[str, Any], Fields]:
     """The whole body of an operation, and the fields of it that the gateway knows, checked.
 
-    Raises: InvalidRequest, its `param` naming the field.
+    Raises: InvalidRequest, its `param` naming the field; BodyTooLarge as `decode_json`.
     """
     body = decode_json(raw)
     if type(body) is not dict:

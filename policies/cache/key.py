@@ -8,8 +8,9 @@ in but for how the answer travels.
 from __future__ import annotations
 
 import hashlib
-import json
+import marshal
 from collections.abc import Collection, Mapping
+from enum import Enum
 from typing import Any
 
 import msgspec
@@ -102,8 +103,7 @@ def fields_in_order(body: Mapping[str, Any], without: Collection[str | None]) ->
     try:
         return _ENCODE_IN_ORDER(fields)
     except OverflowError:
-        # As in `digest_of`.
-        return json.dumps(fields).encode()
+        return _with_huge_numbers(fields)
 
 
 def digest_of(parts: tuple[object, ...]) -> bytes:
@@ -111,6 +111,14 @@ def digest_of(parts: tuple[object, ...]) -> bytes:
     try:
         encoded = _ENCODE(parts)
     except OverflowError:
-        # MessagePack's integers end at 64 bits. No array of it begins like a JSON text.
-        encoded = json.dumps(parts, sort_keys=True, default=lambda value: value.decode("latin-1")).encode()
+        encoded = _with_huge_numbers([part.value if isinstance(part, Enum) else part for part in parts])
     return hashlib.sha256(encoded).digest()
+
+
+def _with_huge_numbers(value: Any) -> bytes:
+    """The same for what has integers beyond 64 bits, which MessagePack has no room for; none of its arrays begins so.
+
+    As decimals they would take time by the square of their length. In the form of 2 nothing depends on what is shared;
+    unlike elsewhere the order of keys in the prompt counts.
+    """
+    return marshal.dumps(value, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from typing import Any
 
 import msgspec
@@ -199,6 +200,17 @@ def test_key_with_any_value_changed_differs(body: dict[str, Any], data: st.DataO
 def test_key_of_huge_numbers_is_exact() -> None:
     """Numbers beyond 64 bits count to their last digit."""
     assert key_of(with_body({"seed": 10**40})) != key_of(with_body({"seed": 10**40 + 1}))
+
+
+@pytest.mark.alone
+@pytest.mark.timed
+def test_key_of_many_long_numbers_is_made_soon() -> None:
+    """8 MB of digits; written out as decimals they took half a second, in which nobody else was served."""
+    call = with_body({"x": [int("1" * 4000)] * 2000})
+    begun_at = time.perf_counter()
+    key_of(call)
+
+    assert time.perf_counter() - begun_at < 0.1
 
 
 def test_key_of_numbers_beyond_floats_is_their_own() -> None:
