@@ -9,6 +9,7 @@ import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from backends.asked_priority import FirstPriority
 from backends.config import ByteSize, Config, Duration, Secret
 from backends.errors import ConfigurationError
 from backends.headers import ForwardedHeader, is_field_value
@@ -66,6 +67,11 @@ class OpenAIConfig(Config):
     stream_usage: bool = Field(
         True,
         description="Ask for the usage of streamed answers; it is taken out again where the client did not ask.",
+    )
+    first_priority: FirstPriority = Field(
+        "lowest",
+        description="Which `priority` of a body it takes first. One by which a call would go before those that name "
+        "none is sent as 0, unless its key has `priority: high`.",
     )
     health: HealthConfig | None = Field(None, description="Asking it how it is; without this section nobody does.")
     kv_events: KvEventsConfig | None = Field(

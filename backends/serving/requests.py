@@ -11,11 +11,12 @@ from typing import Any, Protocol
 
 from msgspec import structs
 
+from backends.asked_priority import bounded
 from backends.engine.errors import RequestRefused
 from backends.engine.request import Pooling, Request, SamplingParams
 from backends.errors import ContextLengthExceeded, InvalidRequest, UnknownPath
 from backends.operations import Operation
-from backends.protocol import Call
+from backends.protocol import Call, Priority
 from backends.resume import RESUME_FIELD, Resume
 from backends.serving.drafted import DraftedStream
 from backends.serving.fields import (
@@ -43,6 +44,7 @@ from backends.serving.resumed import MarkedStream, requested_resume, resumed_hea
 from backends.serving.skipped_tools import without_foreign_tools
 from backends.serving.tool_syntax import ForcedCall, ToolParser, ToolSyntax, forced_schema
 
+_RANKS_BETWEEN = 10_000
 _DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's, where a completion names no `max_tokens`; a chat goes on to its end."""
 
@@ -190,7 +192,7 @@ def _turn(
         params=params,
         n=fields.n or 1,
         salt=call.tenant.encode(),
-        priority=fields.priority or 0,
+        priority=_rank(call, fields.priority),
         prediction=tuple(model.vocabulary.encode(likely, add_special_tokens=False))[: model.max_context],
     )
     shape = ChatShape(
@@ -204,6 +206,11 @@ def _turn(
         call_tag=model.syntax.start if model.syntax is not None else "",
     )
     return request, shape
+
+
+def _rank(call: Call, asked: int | None) -> int:
+    """The lowest is first: by what the call's key may have, and within that by its own number, up to 1000."""
+    return _RANKS_BETWEEN * (call.priority - Priority.NORMAL) + bounded(asked or 0, call.priority)
 
 
 def _tool_plan(fields: ChatFields, model: Model) -> tuple[Callable[[], Parser], str | None]:
@@ -266,7 +273,7 @@ def _completion(call: Call, model: Model, head: Head) -> Job:
             best_of=best_of,
             prompt_logprobs=max(known) if known else None,
             salt=call.tenant.encode(),
-            priority=fields.priority or 0,
+            priority=_rank(call, fields.priority),
             continues_text=True,
         )
         for number, prompt in enumerate(prompts)
@@ -297,7 +304,7 @@ def _embedding(call: Call, model: Model, head: Head) -> Job:
             params=SamplingParams(max_tokens=0),
             pooling=model.pooling,
             salt=call.tenant.encode(),
-            priority=fields.priority or 0,
+            priority=_rank(call, fields.priority),
         )
         for number, prompt in enumerate(prompts)
     ]

@@ -69,7 +69,9 @@ class KeyTerms(Config):
         (), description="Names of the routes that may take its calls; all of them if not given."
     )
     priority: PriorityName = Field(
-        "normal", description="Who goes first where `admission` makes calls wait; `x-priority` can only lower it."
+        "normal",
+        description="Who goes first where `admission` or an engine makes calls wait; `x-priority` can only lower it. "
+        "The `priority` of a body puts a call before others with `high` only.",
     )
     expires: Moment | None = Field(
         None, description="From then on it is refused: a date (its beginning in UTC), or a time with its zone."

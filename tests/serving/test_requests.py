@@ -11,6 +11,7 @@ from backends.drafts.prediction import Prediction
 from backends.engine.request import Request, SamplingParams
 from backends.errors import ContextLengthExceeded, InvalidRequest, UnknownPath
 from backends.operations import Operation
+from backends.protocol import Priority
 from backends.serving.replies.parts import Head
 from backends.serving.requests import Model, plan
 from backends.serving.tool_syntax import HERMES
@@ -48,6 +49,29 @@ def test_chat_without_options_takes_the_defaults() -> None:
     [request] = requests_of({})
 
     assert request == Request(id="id-1", prompt=tuple(map(ord, "hello")), params=SamplingParams())
+
+
+@pytest.mark.parametrize(
+    "operation", [Operation.CHAT, Operation.COMPLETION, Operation.EMBEDDING], ids=lambda operation: operation.value
+)
+def test_priority_puts_a_call_behind_others_and_not_before(operation: Operation) -> None:
+    """Whoever asks for the most goes no sooner than who asks for nothing; a lower key's calls go behind these."""
+    order = [
+        requests_of({"priority": asked}, operation=operation, priority=allowed)[0].priority
+        for allowed, asked in [
+            (Priority.HIGH, -1000),
+            (Priority.HIGH, None),
+            (Priority.NORMAL, -1000),
+            (Priority.NORMAL, None),
+            (Priority.NORMAL, 1000),
+            (Priority.LOW, -1000),
+            (Priority.LOW, 1000),
+        ]
+    ]
+
+    assert order == sorted(order)
+    assert order[2] == order[3] == 0
+    assert len(set(order)) == 6
 
 
 @pytest.mark.parametrize(
@@ -91,9 +115,9 @@ def test_chat_other_fields_arrive() -> None:
     """n, priority, prediction and the tenant are the request's own."""
     prediction = {"type": "content", "content": [{"type": "text", "text": "ab"}]}
 
-    [request] = requests_of({"n": 3, "priority": -2, "prediction": prediction}, tenant="red")
+    [request] = requests_of({"n": 3, "priority": 2, "prediction": prediction}, tenant="red")
 
-    assert (request.n, request.priority, request.prediction, request.salt) == (3, -2, (97, 98), b"red")
+    assert (request.n, request.priority, request.prediction, request.salt) == (3, 2, (97, 98), b"red")
 
 
 def test_chat_predicted_text_arrives_where_the_client_predicts_nothing() -> None:
