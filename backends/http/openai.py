@@ -5,14 +5,12 @@ Called by a route's pool. What differs between servers is data, in `presets.yaml
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import msgspec
 
 from backends.answer_budget import HeldAnswer
-from backends.asked_priority import is_ahead
 from backends.clock import Clock
 from backends.drafts.predicting import send_predicted
 from backends.drafts.prediction import TakenPredictions
@@ -37,6 +35,7 @@ from backends.http.verify_rounds import REFUSALS, RoundsSource, opening, session
 from backends.http.wire import TimeLimits, Wire, WireExchange
 from backends.kv_events import SALT_FIELD, KvEventsConfig
 from backends.operations import Operation
+from backends.priorities.asked import is_ahead
 from backends.protocol import Call, Capabilities, Headers, Priority, Reply, Statistics
 from backends.quotas.build import build_keys
 from backends.quotas.told import SHORTEST_NAME, TELLING
@@ -229,8 +228,9 @@ class OpenAIBackend:
             raw, body = without_marks(body)
         if call.model and call.model != body.get("model"):
             raw = set_field(raw, body, "model", call.model)
-        if "priority" in body and call.priority is not Priority.HIGH:
-            raw = self._behind(raw, body)
+        may_be_ahead = "priority" not in body or call.priority is Priority.HIGH
+        if not may_be_ahead and is_ahead(body["priority"], self._config.first_priority):
+            raw = set_field(raw, body, "priority", 0)
         traits = call.operation.traits
         if call.stream and not call.include_usage and self._config.stream_usage and traits.has_choices:
             raw = ask_for_usage(raw, body)
@@ -241,10 +241,6 @@ class OpenAIBackend:
             if salt and salt != body.get(SALT_FIELD):
                 raw = set_field(raw, body, SALT_FIELD, salt)
         return raw
-
-    def _behind(self, raw: bytes, body: Mapping[str, Any]) -> bytes:
-        """A body that does not ask to go before others; its number stays where it asks to go behind them."""
-        return set_field(raw, body, "priority", 0) if is_ahead(body["priority"], self._config.first_priority) else raw
 
     def _continues(self, call: Call) -> ContinuesBy | None:
         """How the upstream is asked to go on. Whoever has had a session does that as a slipstream."""

@@ -9,7 +9,6 @@ import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from backends.asked_priority import FirstPriority
 from backends.config import ByteSize, Config, Duration, Secret
 from backends.errors import ConfigurationError
 from backends.headers import ForwardedHeader, is_field_value
@@ -17,6 +16,7 @@ from backends.health import HealthConfig
 from backends.http.continuing import ContinuesBy
 from backends.http.origin import parse_origin
 from backends.kv_events import KvEventsConfig
+from backends.priorities.asked import FirstPriority
 from backends.quotas.settings import ApiKeyConfig, ApiKeys, Quota, SharesObjects, check_keys, given_keys
 
 

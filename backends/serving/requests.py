@@ -11,11 +11,11 @@ from typing import Any, Protocol
 
 from msgspec import structs
 
-from backends.asked_priority import bounded
 from backends.engine.errors import RequestRefused
 from backends.engine.request import Pooling, Request, SamplingParams
 from backends.errors import ContextLengthExceeded, InvalidRequest, UnknownPath
 from backends.operations import Operation
+from backends.priorities.asked import bounded
 from backends.protocol import Call, Priority
 from backends.resume import RESUME_FIELD, Resume
 from backends.serving.drafted import DraftedStream

@@ -1,8 +1,8 @@
 """How long one client's request holds up others: hostile requests and answers, and the slowest small call meanwhile.
 
-    python -m tests.benchmarks.faults.stalls [--only NAME] [--rounds 3]
+    python -m tests.benchmarks.faults.stalls [--only NAME] [--count 3]
 
-Each case is sent as often as `--rounds` says while another client makes small calls one after the other; a case may
+Each case is sent as often as `--count` says while another client makes small calls one after the other; a case may
 hold none of them up for more than `--limit` ms. The upstream and the small calls are processes of their own.
 """
 
@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
+from tests.benchmarks.faults.stall_cases import ANSWERS, REQUESTS
 from tests.support.faults import CACHE, CHAT, CaseServer, Figure, at_most, parser, policy, report
 from tests.support.gateway import Gateway, running_gateway
 from tests.support.http_client import HttpClient, chat_body, request_bytes
 from tests.support.servers.openai_server import Behaviour
-from tests.support.stall_cases import ANSWERS, REQUESTS
 
 _ROUTES = {
     "plain/*": {},
