@@ -18,7 +18,8 @@ from backends.errors import InvalidRequest
 MAX_INPUTS = 2048
 """Prompts of one completion call, or inputs of one embedding call; OpenAI's own limit. Answers of one call too."""
 MAX_LOGPROBS = 4_000_000
-"""Log-probabilities of prompts that one call may ask for; each takes some hundred bytes until the answer is written."""
+"""Log-probabilities of prompts, and as many of answers that are told whole, that one call may ask for; each takes some
+hundred bytes until the answer is written."""
 
 Text = Annotated[str, Meta(min_length=1)]
 _Stop = Annotated[str, Meta(min_length=1, max_length=1024)]

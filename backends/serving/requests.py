@@ -184,6 +184,8 @@ def _turn(
     max_tokens = fields.max_completion_tokens or fields.max_tokens
     check_length(len(prompt), max_tokens, model.max_context, "messages")
     logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
+    if not call.stream:
+        _check_logprobs(logprobs, fields.n or 1, max_tokens, model.max_context - len(prompt), "top_logprobs")
     params = _sampling(fields, model, max_tokens, logprobs, grammar or _grammar(fields.response_format, model))
     likely = predicted_text(fields.prediction, call.predicted, model.max_context)
     request = Request(
@@ -206,6 +208,19 @@ def _turn(
         call_tag=model.syntax.start if model.syntax is not None else "",
     )
     return request, shape
+
+
+def _check_logprobs(top: int | None, num_answers: int, max_tokens: int | None, room: int, param: str) -> None:
+    """Raises: InvalidRequest where answers that are told whole could have more of them than one call may have."""
+    if top is None:
+        return
+    number = num_answers * min(room if max_tokens is None else max_tokens, room) * (1 + top)
+    if number > MAX_LOGPROBS:
+        raise InvalidRequest(
+            f"{number} log-probabilities may come to be told; a whole answer has at most {MAX_LOGPROBS}: "
+            "give a smaller max_tokens, n or number of them, or set stream to true",
+            param=param,
+        )
 
 
 def _rank(call: Call, asked: int | None) -> int:
@@ -258,6 +273,8 @@ def _completion(call: Call, model: Model, head: Head) -> Job:
     if len(prompts) * (best_of or n) > MAX_INPUTS:
         problem = f"{len(prompts)} prompts with {best_of or n} answers each; at most {MAX_INPUTS} are taken in one call"
         raise InvalidRequest(problem, param="n" if best_of is None else "best_of")
+    if not call.stream:
+        _check_logprobs(fields.logprobs, len(prompts) * (best_of or n), max_tokens, model.max_context, "logprobs")
     num_known = sum(map(len, prompts)) * (1 + max(known)) if known else 0
     if num_known > MAX_LOGPROBS:
         problem = (

@@ -52,6 +52,27 @@ def test_chat_without_options_takes_the_defaults() -> None:
 
 
 @pytest.mark.parametrize(
+    ("extra", "operation", "param"),
+    [
+        ({"logprobs": True, "top_logprobs": 20, "n": 128, "max_tokens": 4096}, Operation.CHAT, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 20, "n": 2}, Operation.CHAT, "top_logprobs"),
+        ({"logprobs": 20, "n": 128, "max_tokens": 4096}, Operation.COMPLETION, "logprobs"),
+        ({"logprobs": 1, "n": 1, "best_of": 128, "max_tokens": 20_000}, Operation.COMPLETION, "logprobs"),
+    ],
+    ids=["chat", "chat to its end", "completion", "best of many"],
+)
+def test_logprobs_of_a_whole_answer_are_bounded(extra: dict[str, Any], operation: Operation, param: str) -> None:
+    """They are kept until it is told; a stream tells them as they come, and may have as many as it likes."""
+    refused = refusal(extra, operation)
+
+    assert refused.param == param
+    assert "set stream to true" in refused.message
+    if "best_of" not in extra:
+        assert requests_of(extra, operation=operation, stream=True)
+    assert requests_of({**extra, "max_tokens": 1000}, operation=operation)
+
+
+@pytest.mark.parametrize(
     "operation", [Operation.CHAT, Operation.COMPLETION, Operation.EMBEDDING], ids=lambda operation: operation.value
 )
 def test_priority_puts_a_call_behind_others_and_not_before(operation: Operation) -> None:
