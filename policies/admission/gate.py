@@ -110,7 +110,7 @@ class Gate:
         while (place := chooser.choose(full, match)) is not None:
             replica = place.counted
             has_quota = place.quota is None or place.quota_wait_s(call) <= 0
-            if has_quota and self._judge.can_hold(replica, demand.tokens, slo, now):
+            if has_quota and self._judge.can_hold(replica, demand.tokens, now):
                 if not self._judge.is_well_in_time(replica, match, limit_s - waited_s):
                     return None
                 call.facts.waited_s = waited_s

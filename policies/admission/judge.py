@@ -26,7 +26,8 @@ their limit."""
 
 
 class AdmissionJudge:
-    """Decides by one route's policy. `slo` is the route's: a caller with looser limits may not delay the others.
+    """Decides by one route's policy. `slo` is the route's: room goes by it, so that no caller delays the others by its
+    own limits.
 
     `beyond` are the replicas to which those go who would be late here.
     """
@@ -41,22 +42,21 @@ class AdmissionJudge:
 
         A call that `yields` must also leave room for a call of a higher priority to begin as if it were alone.
         """
-        if not self.can_hold(replica, waiting.demand.tokens, waiting.slo, now):
+        if not self.can_hold(replica, waiting.demand.tokens, now):
             return False
         load, model = replica.in_flight, replica.model
         if model.doubt is not None or not load.requests:
             return True
-        first_token_s = min(waiting.slo.first_token_s, self._slo.first_token_s)
-        if load.waiting_tokens * model.seconds_per_token >= self._policy.lookahead * first_token_s:
+        if load.waiting_tokens * model.seconds_per_token >= self._policy.lookahead * self._slo.first_token_s:
             return False
         # While no prompt waits there, only another call can show that the estimate is too low.
         if not yields or not load.waiting_tokens:
             return True
         return load.waiting_tokens + match.uncached(replica.slot) <= replica.concurrency_estimate.tokens
 
-    def can_hold(self, replica: Replica, tokens: int, slo: Slo, now: float) -> bool:
-        """Whether the backend can take so many tokens without refusing, preempting streams or slowing them beyond their
-        limit."""
+    def can_hold(self, replica: Replica, tokens: int, now: float) -> bool:
+        """Whether the backend can take so many tokens without refusing, preempting streams or slowing them beyond the
+        route's limit. A call that asks for less would keep all others waiting until the backend has nothing else."""
         load, model, limits = replica.in_flight, replica.model, replica.concurrency_limit
         if model.doubt is not None:
             return limits.has_room(load.requests, now)
@@ -65,8 +65,7 @@ class AdmissionJudge:
         if not load.requests:
             return True
         held = load.held_tokens + tokens + model.output_tokens
-        gap_limit_s = min(slo.token_gap_s, self._slo.token_gap_s)
-        return held <= _MAX_CACHE_SHARE * replica.cache_tokens and model.gap_s(held) <= gap_limit_s
+        return held <= _MAX_CACHE_SHARE * replica.cache_tokens and model.gap_s(held) <= self._slo.token_gap_s
 
     def is_in_time(self, replica: Replica, waiting: Waiting, match: Match, now: float) -> bool:
         """Whether the call's first token is predicted to come in time there, if the policy requires that."""

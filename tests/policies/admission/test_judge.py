@@ -101,6 +101,33 @@ def test_judge_prompt_that_would_spoil_streams_is_told_so_at_once_and_holds_up_n
     in_virtual_time(main)
 
 
+@pytest.mark.parametrize("on_overload", ["shed", "queue"])
+@pytest.mark.parametrize("asked", [Slo(3600.0, 0.0, 1e-9), Slo(1e-6, 0.0, 3600.0)], ids=["tokens", "first token"])
+def test_judge_who_asks_for_more_than_the_route_promises_holds_up_nobody(asked: Slo, on_overload: str) -> None:
+    """Where no backend ever keeps that, others do not wait behind it until one has nothing else to do."""
+
+    async def main(clock: VirtualClock) -> None:
+        limits: dict[str, Any] = {"ttft": "5s", "ttft_per_1k_prompt": "0s", "tpot": "100ms"}
+        policy = {"slo": limits, "retry": {"attempts": 0}, "admission": {"on_overload": on_overload}}
+        async with Site(clock, {"only": Desk("only", clock, first_s=1.0)}, all=policy) as site:
+            replica = site.replicas[0]
+            learned(replica)
+            replica.model.observe_stream(101, 3.0, replica.cache_tokens)
+            running = client(site.pool(), asking(clock=clock))
+            await asyncio.sleep(0)
+            greedy = client(site.pool(), asking(clock=clock, slo=asked, tenant="another"))
+            await asyncio.sleep(0)
+            other = asking(clock=clock)
+            ends = [await answered(site.pool(), other), await running]
+            await greedy
+
+            assert ends == ["answered", "answered"]
+            assert other.facts.waited_s == 0.0
+            assert site.is_at_rest()
+
+    in_virtual_time(main)
+
+
 def test_judge_who_is_degraded_leaves_the_line_in_time_for_the_other_route() -> None:
     """It waits no longer than the other route can make up for, which takes a third of a second here."""
 
