@@ -53,7 +53,8 @@ _OPERATIONS = frozenset(_ID_PREFIX)
 _CONTINUES = frozenset[Continues]({"tokens"})
 _TICK_S = 0.02
 """How often time limits are looked at while calls are in flight."""
-_NUM_PREPARERS = 2
+_NUM_PREPARERS = 4
+"""Two may wait for grammars that are tried."""
 _SCORE_LIMIT_S = 60.0
 _RETRY_AFTER = (b"retry-after", b"1")
 _JSON = (b"content-type", b"application/json")

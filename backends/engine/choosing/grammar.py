@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from backends.engine.choosing.deep_stack import on_deep_stack
+from backends.engine.choosing.grammar_trial import ends_in
 from backends.engine.errors import RequestRefused
 from backends.engine.text.tokenizer import Tokenizer
 
@@ -35,8 +36,14 @@ may be none took more than 300 MiB of memory in all. What is not used of a stack
 _LIMIT_S = 10.0
 """Of compiling. Twenty patterns that are to hold together (`allOf`) take the library minutes, each one more twice that.
 """
+_PATTERNS = ('"pattern', '"format"')
+_TRIED_FROM = 2
+"""With so many patterns a grammar is compiled first in a process that can be ended: nothing else ends that work. It
+takes a fifth of a second, once for each grammar that is kept."""
+_MOST_TRIED = 2
+"""At once, so that they leave processors and threads to others."""
 _MOST_LATE = 2
-"""Grammars that go on being compiled behind that limit. While there are so many, no further one is begun."""
+"""Other grammars that go on being compiled behind that limit. While there are so many, no further one is begun."""
 _NUM_KEPT = 64
 """Compiled grammars that are kept; compiling takes 1 ms for plain JSON and up to seconds for large schemas."""
 
@@ -51,6 +58,7 @@ class GrammarFactory:
         self._vocabulary: LLTokenizer | None = None
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
         self._late: set[Future[LLMatcher]] = set()
+        self._num_tried = 0
         self._lock = threading.Lock()
 
     def json_object(self) -> str:
@@ -116,10 +124,9 @@ class GrammarFactory:
             self._late = {build for build in self._late if not build.done()}
             num_late = len(self._late)
         if num_late >= _MOST_LATE:
-            raise RequestRefused(
-                f"response_format is not compiled while {num_late} others take as long as they do; try again later",
-                param="response_format",
-            )
+            raise _busy(num_late)
+        if sum(map(grammar.count, _PATTERNS)) >= _TRIED_FROM:
+            self._try(grammar)
         build = on_deep_stack(partial(self._build, grammar), _STACK_BYTES)
         try:
             return build.result(self._limit_s)
@@ -127,11 +134,20 @@ class GrammarFactory:
             # Nothing ends the library's work but itself.
             with self._lock:
                 self._late.add(build)
-            raise RequestRefused(
-                f"response_format takes more than {self._limit_s:g} s to compile: make it simpler",
-                param="response_format",
-                code="invalid_grammar",
-            ) from None
+            raise _endless(self._limit_s) from None
+
+    def _try(self, grammar: str) -> None:
+        """Raises RequestRefused for a grammar that is not compiled in time, and leaves nothing behind that goes on."""
+        with self._lock:
+            if self._num_tried >= _MOST_TRIED:
+                raise _busy(self._num_tried)
+            self._num_tried += 1
+        try:
+            if not ends_in(grammar, self._limit_s):
+                raise _endless(self._limit_s)
+        finally:
+            with self._lock:
+                self._num_tried -= 1
 
     def _build(self, grammar: str) -> LLMatcher:
         from llguidance import LLMatcher, LLTokenizer
@@ -197,6 +213,22 @@ class Grammar:
     def _take(self, token: int) -> bool:
         # A token that the library does not know would leave it in a state of error.
         return token < self._vocab_size and self._matcher.try_consume_tokens([token]) == 1
+
+
+def _busy(num_others: int) -> RequestRefused:
+    return RequestRefused(
+        f"response_format is not compiled while {num_others} others take as long as they do; try again later",
+        param="response_format",
+    )
+
+
+def _endless(limit_s: float) -> RequestRefused:
+    return RequestRefused(
+        f"response_format takes more than {limit_s:g} s to compile: make it simpler, with fewer patterns that are to "
+        "hold together",
+        param="response_format",
+        code="invalid_grammar",
+    )
 
 
 def _problem(matcher: LLMatcher) -> str:
