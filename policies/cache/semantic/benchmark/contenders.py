@@ -11,9 +11,12 @@ from numpy.typing import NDArray
 from policies.cache.semantic.benchmark.streams import QuestionStream
 from policies.cache.semantic.benchmark.upstream import Upstream
 from policies.cache.semantic.contracts import Decider, Decision, History, KnownNeighbour, Proposal
+from policies.cache.semantic.decision.logistic import evidence_of
 from policies.cache.semantic.decision.vote import NEIGHBOURS
-from policies.cache.semantic.learning.comparators import ONE_FROM, SAME_FROM, log_odds_of_one
+from policies.cache.semantic.learning.comparators import SAME_FROM
 
+_SAME_BELIEF = 2.0
+"""Log odds, by the decision and the comparison together, from which two answers are one."""
 _MAX_OTHERS = 2
 """Other answers that are compared too; what says the same as the new one is one with it."""
 
@@ -153,8 +156,8 @@ class Pooled:
         judged = self._answer_ids[candidate]
         alike = [entry for entry in nearest if self._answer_ids.get(entry) == judged]
         rightness = self._upstream.compare(self._upstream.worded_most_like(answer, alike), answer)
-        belief = log_odds_of_one(decision.score, rightness)
-        is_same = belief > ONE_FROM
+        belief = decision.score + float(evidence_of(np.array([rightness]))[0])
+        is_same = belief > _SAME_BELIEF
         others = [entry for entry in nearest if self._answer_ids[entry] != judged]
         joined, is_known = self._join(answer, others, judged if is_same else None)
         weight = 1.0 / decision.shadow_probability

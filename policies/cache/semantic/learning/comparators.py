@@ -10,11 +10,8 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol
 
-import numpy as np
-
 from backends.charges.charge import Charge
 from policies.cache.semantic.contracts import AnswerReader, EncoderBusy
-from policies.cache.semantic.decision.logistic import evidence_of
 from policies.cache.semantic.learning.rewording import Rewording
 from policies.cache.semantic.sameness.parts import MAX_CHARS
 
@@ -22,12 +19,6 @@ SAME_FROM = 0.95
 DIFFERENT_TO = 0.05
 """What is told in a word, and what a judge is not asked about. How often that errs is measured by
 `tests.benchmarks.semantic.same_answers`; from where on 1 % and 0.3 % do, on unseen kinds of facts, is on the card."""
-
-ONE_FROM = 2.0
-"""Log odds, by the decision and the comparison together, from which two answers are one."""
-_MAX_SCORE = 3.5
-"""However sure the decision is, a comparison that says "different" outweighs it. Large answers reach 9, took in what
-had replaced them, and were then found right by it."""
 
 
 class AnswerVerdict(StrEnum):
@@ -49,11 +40,6 @@ class AnswerJudge(Protocol):
         self, question: str, left: str, right: str, told: Callable[[Charge], None] | None = None
     ) -> AnswerVerdict:
         """UNKNOWN where it cannot say, or may not be asked any more. Never raises. `told` is told of what it costs."""
-
-
-def log_odds_of_one(score: float, sameness: float) -> float:
-    """That two answers say the same, by the decision's score and the probability that the comparison gave."""
-    return min(score, _MAX_SCORE) + float(evidence_of(np.array([sameness]))[0])
 
 
 class Comparison:

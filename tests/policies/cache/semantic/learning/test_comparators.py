@@ -14,11 +14,9 @@ from backends.protocol import Call, Timeouts
 from policies.cache.semantic.contracts import EncoderBusy
 from policies.cache.semantic.learning.comparators import (
     DIFFERENT_TO,
-    ONE_FROM,
     SAME_FROM,
     AnswerVerdict,
     Comparison,
-    log_odds_of_one,
     verdict_of,
 )
 from policies.cache.semantic.learning.judge import RouteJudge
@@ -90,19 +88,6 @@ def test_compare_while_the_reader_is_busy_says_nothing_of_the_answers() -> None:
         asyncio.run(run("one", None))
     with pytest.raises(EncoderBusy):
         asyncio.run(run("one", judge_of(Upstream(lambda exchange: exchange.answer(chat_answer("unsure"))))))
-
-
-@pytest.mark.parametrize("score", [2.0, 9.0, 1e6])
-def test_log_odds_of_one_what_a_comparison_says_is_different_is_never_one(score: float) -> None:
-    """However sure the decision was: what has replaced an answer would else become one with it, and speak for it."""
-    assert log_odds_of_one(score, 0.15) < ONE_FROM
-    assert log_odds_of_one(score, 0.01) < 0.0
-    assert log_odds_of_one(score, 0.9) > ONE_FROM
-
-
-def test_log_odds_of_one_an_unlikely_proposal_is_one_by_a_sure_comparison_alone() -> None:
-    """In doubt both decide."""
-    assert log_odds_of_one(-1.0, 0.7) < ONE_FROM < log_odds_of_one(-1.0, 0.99)
 
 
 def test_verdict_is_a_word_for_a_probability() -> None:
