@@ -52,8 +52,8 @@ class Visit:
         exchange.error_code, exchange.fault = error.reason, error.fault
         return error
 
-    def over(self) -> None:
-        """Let go of everything, and tell the observer."""
+    def over(self, then: Callable[[], None] | None = None) -> None:
+        """Let go of everything, and tell the observer. `then` is called once the ledger has noted the call."""
         core, exchange = self._core, self._exchange
         self.runtime.release()
         core.in_flight -= 1
@@ -63,7 +63,9 @@ class Visit:
             core.reserving.settle(exchange)
         core.observer.finished(exchange)
         if core.booking is not None:
-            core.booking.ends(exchange)
+            core.booking.ends(exchange, then)
+        elif then is not None:
+            then()
         if core.tracer is not None and self._span is not None:
             core.tracer.end(self._span, exchange)
 
@@ -73,15 +75,18 @@ async def serve(core: Core, operation: Operation, scope: Scope, answer: Answer) 
     exchange, incoming = _arrived(core, operation, scope)
     visit = Visit(core, exchange, incoming.forwarded)
     incoming.forwarded = visit.headers
+    connection = connection_of(scope)
+    if core.booking is not None:
+        connection.holds_ends = True
     try:
         keyring = visit.runtime.keyring
-        principal = keyring.recognise(incoming.credentials, connection_of(scope).shown_key)
+        principal = keyring.recognise(incoming.credentials, connection.shown_key)
         exchange.principal = principal or await keyring.authenticate(incoming.credentials)
         await answer(incoming, exchange, visit.runtime)
     except Exception as error:  # a named border: one call's failure is nobody else's
         await _tell(visit.failed(error), core, scope, exchange, incoming)
     finally:
-        visit.over()
+        visit.over(connection.release if core.booking is not None else None)
 
 
 async def _tell(refusal: SlipstreamError, core: Core, scope: Scope, exchange: Exchange, incoming: Incoming) -> None:

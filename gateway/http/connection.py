@@ -32,6 +32,8 @@ _WITHOUT_LENGTH = frozenset({204, 304})
 _MAX_HEAD_BYTES = 64 * 1024
 _MAX_SENT_AHEAD = 16
 """How many requests may wait for the answers to those before them; further ones are left unread."""
+_HELD_BYTES = 16 * 1024
+"""Of an answer's end; what comes before them flows as the client takes it."""
 _MAX_HEAD_S = 30.0
 _MAX_BODY_PAUSE_S = 60.0
 _MAX_WRITE_PAUSE_S = 600.0
@@ -58,6 +60,8 @@ class ClientConnection(HttpToolsProtocol):
         """A client has connected."""
         self.answering: set[asyncio.Task[Any]] = set()
         self.is_gone = False
+        self.holds_ends = False
+        """Whether the last bytes of an answer wait for `release`."""
         self.shown_key = ShownKey()
         self._num_head_bytes = 0
         self._head_seen: object = None
@@ -117,7 +121,17 @@ class ClientConnection(HttpToolsProtocol):
         head = b"%b%b\r\n\r\n" % (STATUS_LINE[status], b"\r\n".join(fields))
         if head.count(b"\n") != len(fields) + 2:
             raise ValueError("a field of the answer holds a line break")
-        self._corked.write_rest(head if cycle.scope["method"] == "HEAD" else head + body)
+        answer = head if cycle.scope["method"] == "HEAD" else head + body
+        if not self.holds_ends:
+            self._corked.write_rest(answer)
+        elif len(answer) <= _HELD_BYTES:
+            self._corked.hold()
+            self._corked.write_rest(answer)
+        else:
+            whole = memoryview(answer)
+            self._corked.write_rest(whole[:-_HELD_BYTES])
+            self._corked.hold()
+            self._corked.write_rest(whole[-_HELD_BYTES:])
         cycle.response_started = cycle.response_complete = True
         cycle.message_event.set()
         if not keep_alive:
@@ -148,6 +162,16 @@ class ClientConnection(HttpToolsProtocol):
         `flow.write_paused`, the client has not read what it was sent: `flow.drain()` waits for it.
         """
         self._corked.write_rest(b"%x\r\n%b\r\n" % (len(piece), piece) if self._cycle.chunked_encoding else piece)
+
+    def hold_end(self) -> None:
+        """What is written next is the answer's end."""
+        if self.holds_ends:
+            self._corked.hold()
+
+    def release(self) -> None:
+        """The end of the answer may go out."""
+        self.holds_ends = False
+        self._corked.release()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         # With pipelining `self.cycle` is the request that was read last; this is the one being answered.

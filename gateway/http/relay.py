@@ -70,6 +70,7 @@ async def send_stream(
         return error
     if late is not None:
         await late.share()
+    connection.hold_end()
     await send({"type": "http.response.body", "body": b""})
     return None
 

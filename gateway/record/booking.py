@@ -42,7 +42,8 @@ _FIRST_EXTRA = 1000
 
 class Booking:
     """Of one process. `begins` goes before the stack is asked, `ends` behind the last byte of the answer; the rows of
-    calls that end in one turn of the event loop are noted together, at its end.
+    calls that end in one turn of the event loop are noted together, at its end, and only then these bytes go out: who
+    has an answer whole has its row, whenever the process is killed.
     """
 
     def __init__(self, ledger: Ledger, clock: Clock, observer: Observer, savings: SavingsMetrics) -> None:
@@ -52,6 +53,8 @@ class Booking:
         self._observer = observer
         self._savings = savings
         self._ended = TurnEnd(self._end, ledger.failures)
+        self._noted = TurnEnd(_call, ledger.failures)
+        """What waits for rows; done behind them, for it is told of behind them."""
         self._accepted = 0
         """Pico-dollars of calls, as far as the journal has them."""
 
@@ -101,14 +104,21 @@ class Booking:
         self.flush()
         return self._observer.counted() - self._accepted
 
-    def ends(self, exchange: Exchange) -> None:
-        """The call is over, and `finished_at` says when; one that no route took is not told of."""
+    def ends(self, exchange: Exchange, then: Callable[[], None] | None = None) -> None:
+        """The call is over, and `finished_at` says when; one that no route took is not told of. `then` is called once
+        it is noted.
+        """
         if exchange.beginning is not None:
             self._ended.add(exchange)
+            if then is not None:
+                self._noted.add(then)
+        elif then is not None:
+            then()
 
     def flush(self) -> None:
         """Note now what is over."""
         self._ended.flush()
+        self._noted.flush()
 
     def _end(self, exchange: Exchange) -> None:
         begun = exchange.beginning
@@ -232,6 +242,10 @@ class Booking:
         if self._ledger.note(row) and row.cost:
             self._accepted += row.cost
         self._savings.note(row)
+
+
+def _call(then: Callable[[], None]) -> None:
+    then()
 
 
 def _answered(charges: Sequence[Charge], backend: str | None) -> Charge | None:
