@@ -53,7 +53,7 @@ class Visit:
         return error
 
     def over(self, then: Callable[[], None] | None = None) -> None:
-        """Let go of everything, and tell the observer. `then` is called once the ledger has noted the call."""
+        """Let go of everything, and tell the observer. `then` is called once a ledger has noted the call."""
         core, exchange = self._core, self._exchange
         self.runtime.release()
         core.in_flight -= 1
@@ -64,8 +64,6 @@ class Visit:
         core.observer.finished(exchange)
         if core.booking is not None:
             core.booking.ends(exchange, then)
-        elif then is not None:
-            then()
         if core.tracer is not None and self._span is not None:
             core.tracer.end(self._span, exchange)
 

@@ -122,16 +122,12 @@ class ClientConnection(HttpToolsProtocol):
         if head.count(b"\n") != len(fields) + 2:
             raise ValueError("a field of the answer holds a line break")
         answer = head if cycle.scope["method"] == "HEAD" else head + body
-        if not self.holds_ends:
-            self._corked.write_rest(answer)
-        elif len(answer) <= _HELD_BYTES:
-            self._corked.hold()
-            self._corked.write_rest(answer)
-        else:
-            whole = memoryview(answer)
-            self._corked.write_rest(whole[:-_HELD_BYTES])
-            self._corked.hold()
-            self._corked.write_rest(whole[-_HELD_BYTES:])
+        rest: bytes | memoryview = answer
+        if self.holds_ends and len(answer) > _HELD_BYTES:
+            self._corked.write_rest(memoryview(answer)[:-_HELD_BYTES])
+            rest = memoryview(answer)[-_HELD_BYTES:]
+        self.hold_end()
+        self._corked.write_rest(rest)
         cycle.response_started = cycle.response_complete = True
         cycle.message_event.set()
         if not keep_alive:

@@ -34,15 +34,11 @@ class CorkedTransport:
 
     def write(self, data: bytes) -> None:
         """Write, or hold a head."""
-        if self._held:
-            data = self._held + data
-            self._held = b""
-            self._write(data)
-        elif data.startswith(_HEAD):
+        if not self._held and data.startswith(_HEAD):
             self._held = data
             self._loop.call_soon(self._flush)
         else:
-            self._write(data)
+            self.write_rest(data)
 
     def write_rest(self, data: bytes | memoryview) -> None:
         """Write bytes that do not begin with a head."""
