@@ -53,8 +53,7 @@ class Booking:
         self._observer = observer
         self._savings = savings
         self._ended = TurnEnd(self._end, ledger.failures)
-        self._noted = TurnEnd(_call, ledger.failures)
-        """What waits for rows; done behind them, for it is told of behind them."""
+        self._noted = TurnEnd(self._let_go, ledger.failures)
         self._accepted = 0
         """Pico-dollars of calls, as far as the journal has them."""
 
@@ -119,6 +118,11 @@ class Booking:
         """Note now what is over."""
         self._ended.flush()
         self._noted.flush()
+
+    def _let_go(self, then: Callable[[], None]) -> None:
+        # A row may have come due since the turn's rows were noted, and what waits for it with the turn's others.
+        self._ended.flush()
+        then()
 
     def _end(self, exchange: Exchange) -> None:
         begun = exchange.beginning
@@ -242,10 +246,6 @@ class Booking:
         if self._ledger.note(row) and row.cost:
             self._accepted += row.cost
         self._savings.note(row)
-
-
-def _call(then: Callable[[], None]) -> None:
-    then()
 
 
 def _answered(charges: Sequence[Charge], backend: str | None) -> Charge | None:
