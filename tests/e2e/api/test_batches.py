@@ -417,16 +417,21 @@ async def test_line_that_nobody_waits_for_has_its_row_where_its_provider_answere
     """It is paid for all the same; what a provider has not answered costs nothing and has none."""
     provider.is_held = True
     of_red, of_blue = await asyncio.gather(
-        make(red, [line("r"), line("s", "slow")], completion_window="2s"), make(blue, [line("b")])
+        # Collected at least once a second, so no line expires before the provider has it.
+        make(red, [line("r"), line("s", "slow")], completion_window="5s"),
+        make(blue, [line("b")]),
     )
-    upstream = await provider.wait_batches()
-    upstream.lines = [each for each in upstream.lines if each["body"]["messages"][-1]["content"] != "slow"]
-    provider.finish(upstream, "in_progress")
+    async with asyncio.timeout(4):
+        while sum(len(upstream.lines) for upstream in provider.batches) < 3:
+            await asyncio.sleep(0.02)
+    for upstream in provider.batches:
+        upstream.lines = [each for each in upstream.lines if each["body"]["messages"][-1]["content"] != "slow"]
+        provider.finish(upstream, "in_progress")
     await wait(red, of_red, "expired")
     await blue.batches.cancel(of_blue.id)
     await wait(blue, of_blue, "cancelled")
     async with asyncio.timeout(5):
-        while upstream.status != "cancelled" or provider.files:
+        while provider.files or any(upstream.status != "cancelled" for upstream in provider.batches):
             await asyncio.sleep(0.02)
     ids = (of_red.id, of_blue.id)
     async with asyncio.timeout(20):
@@ -484,7 +489,8 @@ async def test_batch_that_the_provider_refuses_has_its_word_for_each_line(
 async def test_batch_expires_with_its_window(red: AsyncOpenAI, provider: BatchProvider) -> None:
     """What has no answer by then says so, what has one is kept, and the provider is told."""
     provider.is_held = True
-    batch = await make(red, [line("late"), line("early", model="scripted")], completion_window="2s")
+    batch = await make(red, [line("late"), line("early", model="scripted")], completion_window="5s")
+    upstream = await provider.wait_batches()
     done = await wait(red, batch, "expired")
 
     assert list(await results(red, done.output_file_id)) == ["early"]
@@ -492,7 +498,7 @@ async def test_batch_expires_with_its_window(red: AsyncOpenAI, provider: BatchPr
     assert errors["late"]["error"]["code"] == "batch_expired"
     assert errors["late"]["response"] is None
     async with asyncio.timeout(5):
-        while provider.batches and provider.batches[0].status != "cancelled":
+        while upstream.status != "cancelled":
             await asyncio.sleep(0.02)
 
 

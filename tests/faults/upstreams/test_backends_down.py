@@ -22,7 +22,14 @@ _OPEN_FOR_S = 0.5
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Setting]:
     """A gateway with two upstreams of the same priority, a breaker that is quick to open, and short limits."""
-    breaker = {"consecutive_failures": 3, "open_for": f"{_OPEN_FOR_S}s", "max_ejection_percent": 100}
+    # Neither how often it has opened in the tests before, nor how lately it has closed, changes what it does.
+    breaker = {
+        "consecutive_failures": 3,
+        "open_for": f"{_OPEN_FOR_S}s",
+        "max_open_for": f"{_OPEN_FOR_S}s",
+        "slow_start": "0s",
+        "max_ejection_percent": 100,
+    }
     limits = {"connect": "200ms", "total": "1s"}
     with setting(2, routes={"*": {"timeouts": limits, "circuit_breaker": breaker}}) as made:
         yield made
