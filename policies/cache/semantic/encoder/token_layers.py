@@ -8,15 +8,22 @@ where attention sees a table with a row for each text, as bfloat16 too, another 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from torch import Tensor, dtype
 
 _Linear = Callable[["Tensor", str], "Tensor"]
 """Of [tokens, in] and what follows it, "none" or "gelu": [tokens, out], as precise as products are."""
+Adapters = Mapping[str, NDArray[np.float32]]
+"""What is added to linear layers' weights, as two thin factors by the layer's name in the model: `NAME.up` [out, rank]
+and `NAME.down` [rank, in].
+"""
 _TOKENS_AT_ONCE = 16
 """The processor's library compiles its products for each number of rows anew, in 7 ms of a BERT of six layers."""
 
@@ -32,19 +39,19 @@ class _Layer(NamedTuple):
     last_norm: Callable[[Tensor], Tensor]
 
 
-def token_layers(model: Any) -> TokenLayers | None:
-    """Of a transformers model whose weights are not packed yet, as precise as is fast here; None where it is no BERT
-    with GELU.
+def token_layers(model: Any, adapters: Adapters | None = None) -> TokenLayers | None:
+    """Of a transformers model whose weights are not packed yet, as precise as is fast here, with `adapters` added; None
+    where it is no BERT with GELU.
     """
     config = getattr(model, "config", None)
     is_bert = getattr(config, "model_type", "") == "bert" and getattr(config, "hidden_act", "") == "gelu"
-    return TokenLayers(model, in_bfloat16=_multiplies_bfloat16()) if is_bert else None
+    return TokenLayers(model, adapters, in_bfloat16=_multiplies_bfloat16()) if is_bert else None
 
 
 class TokenLayers:
     """All layers of such a model."""
 
-    def __init__(self, bert: Any, *, in_bfloat16: bool) -> None:
+    def __init__(self, bert: Any, adapters: Adapters | None = None, *, in_bfloat16: bool) -> None:
         """`in_bfloat16`: products are; sums and norms stay in float32."""
         import torch
 
@@ -57,7 +64,10 @@ class TokenLayers:
             # No text here has a second part.
             self._places = embeddings.position_embeddings.weight + embeddings.token_type_embeddings.weight[0]
             self._norm = _norm(embeddings.LayerNorm)
-            self._layers = [_layer(layer, self._dtype) for layer in bert.encoder.layer]
+            self._layers = [
+                _layer(layer, f"encoder.layer.{number}", adapters or {}, self._dtype)
+                for number, layer in enumerate(bert.encoder.layer)
+            ]
 
     def __call__(self, ids: Tensor, places: Tensor, lengths: Tensor) -> Tensor:
         """[tokens, dimension] of the ids and places of all texts' tokens, one text behind the other."""
@@ -110,20 +120,24 @@ class _Table:
         return rows if self._is_full else rows.index_select(0, self._targets)
 
 
-def _layer(layer: Any, dtype: dtype) -> _Layer:
+def _layer(layer: Any, name: str, adapters: Adapters, dtype: dtype) -> _Layer:
     import torch
 
-    def linear(*heads: Any) -> _Linear:
-        weight, bias = (torch.cat([getattr(head, name) for head in heads]) for name in ("weight", "bias"))
-        return _linear(weight, bias, dtype)
+    def linear(*places: str) -> _Linear:
+        heads = [layer.get_submodule(place) for place in places]
+        weights = [head.weight for head in heads]
+        for at, place in enumerate(places):
+            up, down = (adapters.get(f"{name}.{place}.{side}") for side in ("up", "down"))
+            if up is not None and down is not None:
+                weights[at] = weights[at] + torch.from_numpy(up @ down)
+        return _linear(torch.cat(weights), torch.cat([head.bias for head in heads]), dtype)
 
-    attention = layer.attention
     return _Layer(
-        linear(attention.self.query, attention.self.key, attention.self.value),
-        linear(attention.output.dense),
-        _norm(attention.output.LayerNorm),
-        linear(layer.intermediate.dense),
-        linear(layer.output.dense),
+        linear("attention.self.query", "attention.self.key", "attention.self.value"),
+        linear("attention.output.dense"),
+        _norm(layer.attention.output.LayerNorm),
+        linear("intermediate.dense"),
+        linear("output.dense"),
         _norm(layer.output.LayerNorm),
     )
 

@@ -13,6 +13,7 @@ from backends.errors import ConfigurationError
 from policies.cache.semantic.encoder.folder import hash_folder
 from policies.cache.semantic.encoder.token_layers import TokenLayers, token_layers
 from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabulary, vocabulary_of
+from policies.cache.semantic.sameness.head import load_weights
 
 _MOST_TOKENS = 512
 """Of texts that are read at once, had all as many as the longest: so much is looked at of them."""
@@ -48,13 +49,16 @@ class TransformerModel:
         self._model = model
         probe = self._embed_by_library([_PROBE])
         self.dimension = probe.shape[1]
-        self._layers = self._layers_that_tell(probe[0])
+        self.fingerprint = fingerprint_of(folder, self.dimension)
+        self._layers = self._part_layers = self._layers_that_tell(probe[0])
         if self._layers is None:
             _pack_linears(model)
         else:
+            weights = load_weights()
+            if weights.card.fingerprint == self.fingerprint:
+                self._part_layers = token_layers(model[0].auto_model, weights.arrays)
             # Its weights lie in the layers now.
             self._model = None
-        self.fingerprint = fingerprint_of(folder, self.dimension)
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """[texts, dimension]; zeros for a text of more tokens than the model reads."""
@@ -65,12 +69,14 @@ class TransformerModel:
     def embed_parts(self, texts: Sequence[str]) -> list[EncodedPart]:
         """Each text's tokens and itself, of vectors of length 1; what is beyond the model's reach is cut off.
 
+        By the model that heads were trained with they are read as it was adapted for them.
+
         Raises: ConfigurationError where the model is read by the library.
         """
-        if self._layers is None:
+        if self._part_layers is None:
             raise ConfigurationError("answers are read by the tokens of a BERT alone")
         parts = []
-        for row, vectors in self._read(self._ids(texts, self._max_tokens), self._layers):
+        for row, vectors in self._read(self._ids(texts, self._max_tokens), self._part_layers):
             # Without the marks at both ends, which are of the whole.
             own = np.concatenate((vectors[1:-1], vectors.mean(axis=0, keepdims=True)))
             own /= np.linalg.norm(own, axis=1, keepdims=True)

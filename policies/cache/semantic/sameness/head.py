@@ -65,7 +65,9 @@ class Card(msgspec.Struct, frozen=True):
 
 
 class HeadWeights(msgspec.Struct, frozen=True):
-    """All heads' arrays by name, and their card."""
+    """All arrays by name, and their card. Those of `encoder.` are added to the encoder's own weights where it reads
+    answers (`TokenLayers`).
+    """
 
     arrays: dict[str, Floats]
     card: Card

@@ -90,12 +90,12 @@ def read(pair: WordedPair, encoded: dict[str, EncodedPart], vocabulary: TokenVoc
     return ReadPair(one, other, Meeting(*(of[0] for of in meet([(one, other)], vocabulary))), pair.words, pair.example)
 
 
-def in_batches(samples: Sequence[ReadPair], random: Random) -> list[list[int]]:
-    """Positions of samples of like length, in random order."""
-    order = sorted(range(len(samples)), key=lambda at: samples[at].num_tokens + 8 * random.random())
+def in_batches(lengths: Sequence[int], random: Random) -> list[list[int]]:
+    """Positions of pairs of like length in tokens, in random order."""
+    order = sorted(range(len(lengths)), key=lambda at: lengths[at] + 8 * random.random())
     batches: list[list[int]] = [[]]
     for at in order:
-        longest = max(samples[each].num_tokens for each in (*batches[-1][-1:], at))
+        longest = max(lengths[each] for each in (*batches[-1][-1:], at))
         if len(batches[-1]) >= _PAIRS_A_BATCH or longest * (len(batches[-1]) + 1) > _TOKENS_A_BATCH:
             batches.append([])
         batches[-1].append(at)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -14,11 +14,8 @@ from torch.nn import functional
 
 from policies.cache.semantic.sameness.training.batches import ReadPair, WordedPair, in_batches, tensors
 from policies.cache.semantic.sameness.training.network import Network
-from policies.cache.semantic.sameness.words import FEATURES
 
 _HIDDEN = 32
-_RATE = 2e-3
-_WARM_STEPS = 100
 _SMOOTH = 0.01
 """Labels are so far from 0 and 1: some are mistaken, and a head must not learn to be surer than that."""
 
@@ -47,35 +44,6 @@ def words_of(pairs: Sequence[ReadPair | WordedPair]) -> Features:
     return np.stack([pair.words for pair in pairs])
 
 
-def fit_tokens(
-    pairs: Sequence[ReadPair], scale: Scale, *, epochs: int, seed: int, note: Callable[[str], None]
-) -> Network:
-    """The head over tokens. AdamW with a rate that rises for a moment and then falls to nothing."""
-    torch.manual_seed(seed)
-    random = Random(seed)
-    network = Network(pairs[0].one.vectors.shape[1], len(FEATURES))
-    optimizer = torch.optim.AdamW(network.parameters(), _RATE, weight_decay=1e-2)
-    words = scale(words_of(pairs))
-    rounds = [in_batches(pairs, random) for _ in range(epochs)]
-    num_steps = sum(map(len, rounds))
-    step = 0
-    for epoch, batches in enumerate(rounds):
-        total = 0.0
-        for batch in batches:
-            step += 1
-            for group in optimizer.param_groups:
-                group["lr"] = _RATE * min(1.0, step / _WARM_STEPS) * (1 - step / (num_steps + 1))
-            chosen = [pairs[at] for at in batch]
-            loss = _loss(network(*tensors(chosen, words[batch])), chosen)
-            optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-            optimizer.step()
-            total += float(loss.detach()) * len(batch)
-        note(f"epoch {epoch + 1} of {epochs}: loss {total / len(pairs):.4f}")
-    return network.eval()
-
-
 def fit_layers(
     features: Features, pairs: Sequence[WordedPair], scale: Scale, *, epochs: int, seed: int
 ) -> nn.Sequential:
@@ -90,7 +58,7 @@ def fit_layers(
         order.shuffle(positions)
         for start in range(0, len(positions), 128):
             batch = positions[start : start + 128]
-            loss = _loss(network(rows[batch]).squeeze(1), [pairs[at] for at in batch])
+            loss = loss_of(network(rows[batch]).squeeze(1), [pairs[at] for at in batch])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -116,7 +84,7 @@ def token_log_odds(network: Network, pairs: Sequence[ReadPair], scale: Scale) ->
     told = np.zeros(len(pairs))
     words = scale(words_of(pairs))
     with torch.inference_mode():
-        for batch in in_batches(pairs, Random(0)):
+        for batch in in_batches([pair.num_tokens for pair in pairs], Random(0)):
             told[batch] = network(*tensors([pairs[at] for at in batch], words[batch])).numpy()
     return told
 
@@ -152,7 +120,8 @@ def bend_of(log_odds: Floats, is_same: NDArray[np.bool_]) -> tuple[float, float]
     return slope, intercept
 
 
-def _loss(log_odds: Tensor, pairs: Sequence[ReadPair | WordedPair]) -> Tensor:
+def loss_of(log_odds: Tensor, pairs: Sequence[ReadPair | WordedPair]) -> Tensor:
+    """Mean of the pairs' cross-entropies, as their weights say."""
     is_same = torch.tensor([float(pair.example.is_same) for pair in pairs])
     weights = torch.tensor([pair.example.weight for pair in pairs])
     targets = is_same * (1 - 2 * _SMOOTH) + _SMOOTH

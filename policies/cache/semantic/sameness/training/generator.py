@@ -1,22 +1,26 @@
 """Pairs of made-up answers that say the same, or do not: facts, several wordings of each, what answers are wrapped in.
 
-Everything is own writing (`facts_en.toml`, `facts_more.toml`, `facts_world.toml`, `words.toml`). A pair's `kinds` are
-those of its facts, so that kinds can be held out.
+A pair's `kinds` are those of its facts, so that kinds can be held out.
 """
 
 from __future__ import annotations
 
-import tomllib
-from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
 from policies.cache.semantic.sameness.training import slots
+from policies.cache.semantic.sameness.training.facts.kinds import (
+    asked_often,
+    facts_of_the_world,
+    kinds_in_english,
+    words_of_slots,
+)
 from policies.cache.semantic.sameness.training.pairs import MadePair
 
-_HERE = Path(__file__).parent
 _FACTS_A_KIND = 10
 _CHANGES_A_FACT = 3
+_OFTEN = 1.6
+"""Weight of kinds that services are asked for most."""
 _SAYINGS_A_FACT = 4
 """Encoding a sentence is what costs: answers are put together from so many."""
 _LAYOUTS = ("prose", "prose", "prose", "paragraphs", "bullets", "numbers", "headings")
@@ -31,35 +35,25 @@ class _Fact(NamedTuple):
     is_doubted: bool = False
 
 
-def kinds_of_facts() -> frozenset[str]:
-    """All there are, languages among them."""
-    return frozenset(_facts()) | frozenset(_read("facts_world.toml"))
-
-
-def _facts() -> dict[str, Any]:
-    return _read("facts_en.toml") | _read("facts_more.toml")
-
-
-def _read(name: str) -> dict[str, Any]:
-    return tomllib.loads((_HERE / name).read_text(encoding="utf-8"))
-
-
 class Generator:
     """Makes pairs; equal seeds make equal pairs."""
 
-    def __init__(self, random: Random, kinds: frozenset[str], facts_a_kind: int = _FACTS_A_KIND) -> None:
-        """`kinds`: of facts, some of `kinds_of_facts`; of each so many with their slots filled."""
+    def __init__(
+        self,
+        random: Random,
+        kinds: frozenset[str],
+        facts_a_kind: int = _FACTS_A_KIND,
+        sayings_a_fact: int = _SAYINGS_A_FACT,
+    ) -> None:
+        """`kinds`: of facts, some of `all_kinds`; of each so many with their slots filled, said in so many ways."""
         self._random = random
-        self._words: dict[str, list[str]] = _read("words.toml")
-        facts, world = _facts(), _read("facts_world.toml")
-        self.kinds: dict[str, dict[str, Any]] = {name: fact for name, fact in facts.items() if name in kinds}
-        self.world: dict[str, list[list[list[str]]]] = {
-            language: [fact["wordings"] for fact in facts_of]
-            for language, facts_of in world.items()
-            if language in kinds
-        }
+        self._sayings_a_fact = sayings_a_fact
+        self._words = words_of_slots()
+        self.kinds = {name: kind for name, kind in kinds_in_english().items() if name in kinds}
+        self.world = {language: facts for language, facts in facts_of_the_world().items() if language in kinds}
         self._weights = {
-            name: sum(len(meaning) for meaning in fact["wordings"]) ** 0.5 for name, fact in self.kinds.items()
+            name: sum(len(meaning) for meaning in fact["wordings"]) ** 0.5 * (_OFTEN if name in asked_often() else 1.0)
+            for name, fact in self.kinds.items()
         }
         self._slots = slots.SlotFiller(random, self._words)
         self._facts: dict[str, list[_Fact]] = {
@@ -162,7 +156,7 @@ class Generator:
         """One wording, and which; `number`: that one, if this meaning has so many."""
         sayings = self._sayings.setdefault(repr(fact), [])
         fit = [saying for saying in sayings if number in (None, saying[1])]
-        if len(sayings) < _SAYINGS_A_FACT or not fit:
+        if len(sayings) < self._sayings_a_fact or not fit:
             sayings.append(self._new_saying(fact, number))
             return sayings[-1]
         return self._random.choice(fit)
@@ -179,6 +173,9 @@ class Generator:
             lead = self._random.choice(self._words["doubt" if fact.is_doubted else "certainty"])
             is_name = sentence.split()[0] in str(fact.values.values())
             sentence = f"{lead} {sentence if is_name else sentence[0].lower() + sentence[1:]}"
+        if sentence.endswith(".") and self._random.random() < 0.05:
+            link, more = self._random.choice((";", ",", " -")), self._random.choice(self._words["harmless"])
+            sentence = f"{sentence[:-1]}{link} {more}."
         if sentence.endswith(".") and self._random.random() < 0.05:
             sentence = f"{sentence[:-1]}!"
         return sentence, number

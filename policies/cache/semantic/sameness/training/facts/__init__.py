@@ -1,0 +1,1 @@
+"""What made-up answers say: kinds of facts, a file for each field of life."""
