@@ -1,1 +1,1 @@
-"""The probability that two answers say the same, from their words and their tokens' vectors: a trained head."""
+"""How probably two answers say the same, by their words and tokens: trained heads, and an encoder adapted for them."""

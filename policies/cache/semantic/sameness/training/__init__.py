@@ -1,1 +1,1 @@
-"""Trains the head: `python -m policies.cache.semantic.sameness.training`. Nothing here runs in a gateway."""
+"""Trains heads and encoder: `python -m policies.cache.semantic.sameness.training`. Nothing here runs in a gateway."""
