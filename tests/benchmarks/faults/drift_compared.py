@@ -107,11 +107,15 @@ def _against_metrics(rows: list[Any], metrics: Metrics, killed_at_us: int) -> li
         *(int(metrics.value(tokens, kind=kind)) for kind in ("prompt", "cached", "completion")),
         round(metrics.value("slipstream_upstream_cost_usd_total") * 1e12),
     )
-    killed = {row.worker for row in rows if row.end == "worker_killed"}
+    # It may have had no call under way, but none of its calls ended later; those of all others did.
+    ended_us: dict[int, int] = {}
+    for row in rows:
+        ended_us[row.worker] = max(ended_us.get(row.worker, 0), row.ended_us)
+    killed = {row.worker for row in rows if row.end == "worker_killed" or ended_us[row.worker] <= killed_at_us}
     last = _sum([row for row in asked if row.worker in killed and row.ended_us > killed_at_us - _KEPT_BACK_US])
     missing = Used(*(ours - theirs for ours, theirs in zip(ledger, counted, strict=True)))
     print(f"ledger {_said(ledger)}; metrics {_said(counted)}")
-    print(f"killed worker, last second {_said(last)}; in the ledger and not in the metrics {_said(missing)}")
+    print(f"{len(killed)} killed, its last second {_said(last)}; in the ledger and not in the metrics {_said(missing)}")
     beyond = sum(max(0, -each) + max(0, each - most) for each, most in zip(missing, last, strict=True))
     return [
         none("drift of metrics beyond the killed worker's last second", beyond),
