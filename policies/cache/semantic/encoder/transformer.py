@@ -85,8 +85,7 @@ class TransformerModel:
 
     def vocabulary(self) -> TokenVocabulary:
         """Of its tokens."""
-        tokenizer = self._tokenizer
-        return vocabulary_of(tokenizer.convert_ids_to_tokens(list(range(len(tokenizer)))), tokenizer.unk_token)
+        return vocabulary_of_tokenizer(self._tokenizer)
 
     def _layers_that_tell(self, probe: NDArray[np.float32]) -> TokenLayers | None:
         """The model's own, if the mean of the tokens that they tell is the text's vector: `probe`, of the probe."""
@@ -154,6 +153,11 @@ def _runs(rows: Sequence[list[int]]) -> Iterator[list[list[int]]]:
         run.append(row)
     if run:
         yield run
+
+
+def vocabulary_of_tokenizer(tokenizer: Any) -> TokenVocabulary:
+    """Of all tokens of a transformers tokenizer."""
+    return vocabulary_of(tokenizer.convert_ids_to_tokens(list(range(len(tokenizer)))), tokenizer.unk_token)
 
 
 def fingerprint_of(folder: Path, dimension: int) -> str:

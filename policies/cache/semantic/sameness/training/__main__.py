@@ -23,8 +23,12 @@ import torch
 from numpy.typing import NDArray
 
 from policies.cache.semantic.encoder.folder import find_folder
-from policies.cache.semantic.encoder.transformer import fingerprint_of, load_sentence_transformer
-from policies.cache.semantic.sameness.alignment import EncodedPart, vocabulary_of
+from policies.cache.semantic.encoder.transformer import (
+    fingerprint_of,
+    load_sentence_transformer,
+    vocabulary_of_tokenizer,
+)
+from policies.cache.semantic.sameness.alignment import EncodedPart
 from policies.cache.semantic.sameness.head import Card
 from policies.cache.semantic.sameness.parts import parts_of
 from policies.cache.semantic.sameness.training.adapted import AdaptedBert, fit_tokens
@@ -59,7 +63,7 @@ def main() -> None:
     folder = find_folder(None)
     model = load_sentence_transformer(folder)
     tokenizer = model.tokenizer
-    vocabulary = vocabulary_of(tokenizer.convert_ids_to_tokens(list(range(len(tokenizer)))), tokenizer.unk_token)
+    vocabulary = vocabulary_of_tokenizer(tokenizer)
 
     def tokenize(texts: Sequence[str]) -> list[list[int]]:
         ids: list[list[int]] = tokenizer(list(texts), truncation=True, max_length=model.max_seq_length).input_ids
