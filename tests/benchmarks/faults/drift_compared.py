@@ -107,11 +107,11 @@ def _against_metrics(rows: list[Any], metrics: Metrics, killed_at_us: int) -> li
         *(int(metrics.value(tokens, kind=kind)) for kind in ("prompt", "cached", "completion")),
         round(metrics.value("slipstream_upstream_cost_usd_total") * 1e12),
     )
-    # It may have had no call under way, but none of its calls ended later; those of all others did.
+    # Whether or not it had calls under way, none of its calls ended later, and some of every other worker's did.
     ended_us: dict[int, int] = {}
     for row in rows:
         ended_us[row.worker] = max(ended_us.get(row.worker, 0), row.ended_us)
-    killed = {row.worker for row in rows if row.end == "worker_killed" or ended_us[row.worker] <= killed_at_us}
+    killed = {worker for worker, at_us in ended_us.items() if at_us <= killed_at_us}
     last = _sum([row for row in asked if row.worker in killed and row.ended_us > killed_at_us - _KEPT_BACK_US])
     missing = Used(*(ours - theirs for ours, theirs in zip(ledger, counted, strict=True)))
     print(f"ledger {_said(ledger)}; metrics {_said(counted)}")
