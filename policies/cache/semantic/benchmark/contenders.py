@@ -13,10 +13,8 @@ from policies.cache.semantic.benchmark.upstream import Upstream
 from policies.cache.semantic.contracts import Decider, Decision, History, KnownNeighbour, Proposal
 from policies.cache.semantic.decision.logistic import evidence_of
 from policies.cache.semantic.decision.vote import NEIGHBOURS
-from policies.cache.semantic.learning.comparators import SAME_FROM
+from policies.cache.semantic.learning.comparators import SAME_FROM, are_one
 
-_SAME_BELIEF = 2.0
-"""Log odds, by the decision and the comparison together, from which two answers are one."""
 _MAX_OTHERS = 2
 """Other answers that are compared too; what says the same as the new one is one with it."""
 
@@ -156,8 +154,8 @@ class Pooled:
         judged = self._answer_ids[candidate]
         alike = [entry for entry in nearest if self._answer_ids.get(entry) == judged]
         rightness = self._upstream.compare(self._upstream.worded_most_like(answer, alike), answer)
-        belief = decision.score + float(evidence_of(np.array([rightness]))[0])
-        is_same = belief > _SAME_BELIEF
+        evidence = float(evidence_of(np.array([rightness]))[0])
+        is_same = are_one(decision.score, evidence)
         others = [entry for entry in nearest if self._answer_ids[entry] != judged]
         joined, is_known = self._join(answer, others, judged if is_same else None)
         weight = 1.0 / decision.shadow_probability
@@ -166,7 +164,7 @@ class Pooled:
         )
         if self._decider.gives_up(judged):
             self._end(judged)
-        if is_same or belief < 0.0:
+        if is_same or decision.score + evidence < 0.0:
             self._record(candidate, is_same, matters=decision.serve or decision.score >= decision.threshold)
         self._store(query, joined or str(query))
 

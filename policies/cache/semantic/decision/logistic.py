@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
+DIFFERENT = -1.0
+"""Evidence up to which two answers rather say something different, whatever else is known of them."""
+
 _CALIBRATED_FROM = 1.0
 _SAME = np.array([0.0, 1.0])
 _SAME_RIDGE = np.array([1.0, 4.0])

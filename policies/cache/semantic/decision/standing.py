@@ -6,8 +6,9 @@ it no longer holds, against how likely the decision's model has them. One label 
 makes it suspect: it is not served until one for it has come. Two in a row end it. No clock is asked.
 
 Backends change many answers at once: a new model, new documents. Where much speaks against one that many labels were
-for, all others are asked for again before they are served, each once. What is explained does not begin that: a question
-that is another neighbour's was proposed the wrong answer, and that may hold as well as before.
+for, or a little against several of these (`surprise`), all others are asked for again before they are served, each
+once. What is explained does not begin that: a question that is another neighbour's was proposed the wrong answer, and
+that may hold as well as before.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from __future__ import annotations
 import math
 
 import msgspec
+
+from policies.cache.semantic.decision.logistic import DIFFERENT
+from policies.cache.semantic.decision.surprise import SurpriseState
 
 SUSPECT = 1.4
 """From so much evidence on, in log odds, an answer is not served."""
@@ -45,6 +49,7 @@ class StandingState(msgspec.Struct):
     confirmed: dict[str, int] = {}
     unrest: int = 0
     confirmed_since: set[str] = set()
+    surprise: SurpriseState = msgspec.field(default_factory=SurpriseState)
 
 
 class Standing:
@@ -69,6 +74,10 @@ class Standing:
         `is_explained`: where it is against the answer, the right one is known from another neighbour. That says nothing
         but of an answer in doubt: what has taken its place is known from the second question on.
         """
+        is_trusted = self._state.confirmed.get(answer_id, 0) >= _TRUSTED
+        is_surprise = evidence <= DIFFERENT and not is_explained
+        if is_trusted and score > 0.0 and self._state.surprise.note(is_surprise=is_surprise):
+            self._ask_for_others_again()
         if is_explained and evidence < 0.0 and answer_id not in self._state.against:
             return
         right = 1.0 / (1.0 + math.exp(-max(-30.0, min(_MAX_SCORE, score))))
@@ -87,10 +96,14 @@ class Standing:
                 state.confirmed_since.add(answer_id)
         if before < _NEWS <= against:
             state.confirmed_since.discard(answer_id)
-            was_trusted = state.confirmed.pop(answer_id, 0) >= _TRUSTED
-            if was_trusted and state.unrest <= _UNREST_LABELS - _SAME_NEWS_LABELS:
-                state.confirmed_since.clear()
-                state.unrest = _UNREST_LABELS
+            state.confirmed.pop(answer_id, None)
+            if is_trusted:
+                self._ask_for_others_again()
         for known in (state.against, state.confirmed):
             if len(known) > _MAX_ANSWERS:
                 del known[next(iter(known))]
+
+    def _ask_for_others_again(self) -> None:
+        if self._state.unrest <= _UNREST_LABELS - _SAME_NEWS_LABELS:
+            self._state.confirmed_since.clear()
+            self._state.unrest = _UNREST_LABELS

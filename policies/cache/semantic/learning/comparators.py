@@ -12,6 +12,7 @@ from typing import Protocol
 
 from backends.charges.charge import Charge
 from policies.cache.semantic.contracts import AnswerReader, EncoderBusy
+from policies.cache.semantic.decision.logistic import DIFFERENT
 from policies.cache.semantic.learning.rewording import Rewording
 from policies.cache.semantic.sameness.parts import MAX_CHARS
 
@@ -19,6 +20,10 @@ SAME_FROM = 0.95
 DIFFERENT_TO = 0.05
 """What is told in a word, and what a judge is not asked about. How often that errs is measured by
 `tests.benchmarks.semantic.same_answers`; from where on 1 % and 0.3 % do, on unseen kinds of facts, is on the card."""
+
+
+_ONE_FROM = 2.0
+"""Log odds, by the decision and the comparison together."""
 
 
 class AnswerVerdict(StrEnum):
@@ -117,3 +122,11 @@ def verdict_of(sameness: float | None) -> AnswerVerdict:
     if sameness >= SAME_FROM:
         return AnswerVerdict.SAME
     return AnswerVerdict.DIFFERENT if sameness <= DIFFERENT_TO else AnswerVerdict.UNKNOWN
+
+
+def are_one(score: float, evidence: float) -> bool:
+    """Whether two answers are one from here on: by the decision's log odds and those of the comparison together, but
+    never where the comparison says that they differ. What is asked often is scored so high that whatever took an
+    answer's place would become one with it.
+    """
+    return score + evidence > _ONE_FROM and evidence > DIFFERENT

@@ -20,7 +20,7 @@ from policies.cache.key import digest_of
 from policies.cache.semantic.answer_text import text_of
 from policies.cache.semantic.contracts import AnswerStore, EncoderBusy, StoredAnswer
 from policies.cache.semantic.decision.logistic import evidence_of
-from policies.cache.semantic.learning.comparators import AnswerVerdict, Comparison, verdict_of
+from policies.cache.semantic.learning.comparators import AnswerVerdict, Comparison, are_one, verdict_of
 from policies.cache.semantic.learning.labels import LabelSource
 from policies.cache.semantic.lookup import LookupResult
 from policies.cache.semantic.sameness.courtesies import normal_form
@@ -35,9 +35,6 @@ SCOPE_CHARS = 43
 _EXAMINED_SHARE = 0.2
 """Of the proposals of a route with a judge that would not have been served: these cost a call too, and without any the
 threshold would never come down."""
-
-_SAME_BELIEF = 2.0
-"""Log odds, by the decision and the comparison together, from which two answers are one."""
 
 _MAX_OTHERS = 2
 """Other answers among the neighbours that are compared too, at most: each takes as long as the first. Those that share
@@ -64,12 +61,13 @@ def scope_of_id(id: str) -> bytes | None:
 
 class _Judged(NamedTuple):
     """A proposal's answer, held against the new one. `belief`: log odds that both say the same, by the decision and the
-    comparison together; 0 where they could not be compared.
+    comparison together; 0 where they could not be compared. `is_same`: whether they are one.
     """
 
     compared: StoredAnswer
     sameness: float | None
     belief: float
+    is_same: bool
     is_examined: bool
 
     @property
@@ -122,7 +120,7 @@ class Teacher:
         self._num_learning += 1
         try:
             judged = await self._judge_proposal(call, looked, text, tally)
-            same = judged.compared if judged is not None and judged.belief > _SAME_BELIEF else None
+            same = judged.compared if judged is not None and judged.is_same else None
             is_known = False
             if self._num_learning <= _MOST_AT_ONCE or (judged is not None and judged.is_refuted):
                 same, is_known = await self._join(call, looked, text, same)
@@ -165,8 +163,10 @@ class Teacher:
             _settle(looked, None, is_label=False)
             tally.dropped += 1
             raise
-        belief = _score(looked) + float(evidence_of(np.array([sameness]))[0]) if sameness is not None else 0.0
-        return _Judged(compared, sameness, belief, is_examined)
+        if sameness is None:
+            return _Judged(compared, None, 0.0, False, is_examined)
+        score, evidence = _score(looked), float(evidence_of(np.array([sameness]))[0])
+        return _Judged(compared, sameness, score + evidence, are_one(score, evidence), is_examined)
 
     def _settle(
         self, looked: LookupResult, judged: _Judged, source: LabelSource, tally: SemanticTally, *, is_explained: bool
@@ -179,7 +179,7 @@ class Teacher:
         tally.wrong_hits += looked.was_served and verdict is AnswerVerdict.DIFFERENT
         assert looked.answer is not None, "it was judged"
         record = partial(self._answers.record, looked.question.scope, looked.answer.id)
-        if judged.belief > _SAME_BELIEF:
+        if judged.is_same:
             record(good=1.0)
         elif _matters(looked) and judged.belief < 0.0:
             # What would not have been served is not the entry's fault: two of these are its end.

@@ -17,6 +17,7 @@ from policies.cache.semantic.learning.comparators import (
     SAME_FROM,
     AnswerVerdict,
     Comparison,
+    are_one,
     verdict_of,
 )
 from policies.cache.semantic.learning.judge import RouteJudge
@@ -88,6 +89,24 @@ def test_compare_while_the_reader_is_busy_says_nothing_of_the_answers() -> None:
         asyncio.run(run("one", None))
     with pytest.raises(EncoderBusy):
         asyncio.run(run("one", judge_of(Upstream(lambda exchange: exchange.answer(chat_answer("unsure"))))))
+
+
+@pytest.mark.parametrize(
+    ("score", "evidence", "is_one"),
+    [
+        (2.0, 1.0, True),
+        (3.5, -0.5, True),
+        (9.0, -1.5, False),
+        (9.0, -9.0, False),
+        (-3.0, 4.0, False),
+        (-3.0, 6.0, True),
+    ],
+)
+def test_answers_are_one_by_decision_and_comparison_but_not_against_the_comparison(
+    score: float, evidence: float, is_one: bool
+) -> None:
+    """What has taken the place of an answer that is asked often is scored as high as that was."""
+    assert are_one(score, evidence) is is_one
 
 
 def test_verdict_is_a_word_for_a_probability() -> None:
