@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
@@ -169,3 +170,8 @@ def percentile(values: list[float], share: float) -> float:
     """The value below which that share of all lies."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def num_files(process: int) -> int:
+    """Files and connections that a process has open."""
+    return len(list(Path(f"/proc/{process}/fd").iterdir()))

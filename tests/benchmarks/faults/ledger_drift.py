@@ -24,7 +24,7 @@ import httpx
 from tests.benchmarks.faults.drift_compared import Told, compared
 from tests.benchmarks.faults.drift_upstream import PRICE, CountingUpstream
 from tests.faults.test_workers import workers_of
-from tests.support.faults import CHAT, parser, report
+from tests.support.faults import CHAT, num_files, parser, report
 from tests.support.gateway import Gateway, Metrics, start_gateway
 from tests.support.http_client import HttpClient, chat_body
 from tests.support.ledger import Postgres, running_postgres
@@ -116,15 +116,11 @@ async def _trouble(
     await asyncio.to_thread(server.stop)
     began = time.monotonic()
     await _until(lambda: traffic.num_sent >= 2 * count // 3)
-    os.kill(max(workers_of(gateway), key=_num_open), signal.SIGKILL)
+    # The one with most clients has most connections, and calls under way.
+    os.kill(max(workers_of(gateway), key=num_files), signal.SIGKILL)
     killed.at_us = time.time_ns() // 1000
     await asyncio.sleep(max(0.0, outage_s - (time.monotonic() - began)))
     await asyncio.to_thread(server.start)
-
-
-def _num_open(process: int) -> int:
-    """Files and connections: the worker with most clients has most, and calls under way."""
-    return len(os.listdir(f"/proc/{process}/fd"))
 
 
 async def _until(is_so: Callable[[], bool]) -> None:

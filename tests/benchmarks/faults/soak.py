@@ -15,9 +15,8 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from tests.support.faults import CHAT, CaseServer, Figure, Progress, at_most, none, parser, policy, report
+from tests.support.faults import CHAT, CaseServer, Figure, Progress, at_most, none, num_files, parser, policy, report
 from tests.support.gateway import Gateway, start_gateway
 from tests.support.http_client import Connections, HttpClient, chat_body, request_bytes
 from tests.support.servers.openai_server import Behaviour
@@ -53,10 +52,6 @@ class Outcome:
         over = sum((at - mean_at) * (rss - mean_rss) for at, rss in zip(self.at_s, self.rss_mib, strict=True))
         under = sum((at - mean_at) ** 2 for at in self.at_s)
         return over / under * 60
-
-
-def _num_files(gateway: Gateway) -> int:
-    return len(list(Path(f"/proc/{gateway.process.pid}/fd").iterdir()))
 
 
 async def _call(number: int, random_: random.Random, server: CaseServer, gateway: Gateway, use: Connections) -> int:
@@ -103,7 +98,7 @@ async def measure(seconds: float, seed: int, *, is_shown: bool = False) -> Outco
         async with start_gateway(text) as gateway:
             use = Connections(gateway.port)
             await use.post(CHAT, chat_body(model="plain/0"))
-            outcome.files_before = _num_files(gateway)
+            outcome.files_before = num_files(gateway.process.pid)
             started_at = time.monotonic()
 
             async def work() -> None:
@@ -117,7 +112,7 @@ async def measure(seconds: float, seed: int, *, is_shown: bool = False) -> Outco
                     if at_s > seconds / 2:
                         outcome.at_s.append(at_s)
                         outcome.rss_mib.append(gateway.rss_mib())
-                        outcome.num_files.append(_num_files(gateway))
+                        outcome.num_files.append(num_files(gateway.process.pid))
                     progress.add(min(round(at_s), round(seconds)) - progress.done)
                     await asyncio.sleep(_SAMPLE_S)
             await use.aclose()
@@ -130,7 +125,7 @@ async def _look_afterwards(gateway: Gateway, outcome: Outcome) -> None:
     # Time is the subject: what is over has a moment to go.
     await asyncio.sleep(0.5)
     outcome.in_flight_after = (await gateway.metrics()).value("slipstream_requests_in_flight")
-    outcome.files_after = _num_files(gateway)
+    outcome.files_after = num_files(gateway.process.pid)
     if "Traceback" in gateway.stderr:
         outcome.problems.append(gateway.stderr[-3000:])
 

@@ -25,14 +25,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trace", type=Path, required=True)
     calls = _blocks(parser.parse_args().trace)
-    whole: set[tuple[int, int]] = set()
+    whole: set[int] = set()
     contexts: set[tuple[int, int]] = set()
     num_repeated = num_shared = 0
     for blocks in calls:
         own = {(last, blocks[-1 - last]) for last in _LAST_BLOCKS if len(blocks) > last}
-        num_repeated += (len(blocks), blocks[-1]) in whole
+        num_repeated += blocks[-1] in whole
         num_shared += bool(own & contexts)
-        whole.add((len(blocks), blocks[-1]))
+        whole.add(blocks[-1])
         contexts |= own
     print(f"{len(calls)} calls, {sum(map(len, calls)) / len(calls):.1f} blocks in the mean")
     print(f"equal to an earlier call, block by block: {num_repeated / len(calls):.1%}")

@@ -42,7 +42,7 @@ _SAME_NEWS_LABELS = 100
 class StandingState(msgspec.Struct):
     """What is kept over a restart: evidence against each answer, where there is any, and how many labels were for each;
     of more than 1,000 answers the longest untouched are forgotten. For `unrest` labels more only what was
-    `confirmed_since` is served.
+    `confirmed_since` is served. `surprise`: what labels on answers that many were for say of all together.
     """
 
     against: dict[str, float] = {}
@@ -74,17 +74,17 @@ class Standing:
         `is_explained`: where it is against the answer, the right one is known from another neighbour. That says nothing
         but of an answer in doubt: what has taken its place is known from the second question on.
         """
-        is_trusted = self._state.confirmed.get(answer_id, 0) >= _TRUSTED
+        state = self._state
+        is_trusted = state.confirmed.get(answer_id, 0) >= _TRUSTED
         is_surprise = evidence <= DIFFERENT and not is_explained
-        if is_trusted and score > 0.0 and self._state.surprise.note(is_surprise=is_surprise):
+        if is_trusted and score > 0.0 and state.surprise.note(is_surprise=is_surprise):
             self._ask_for_others_again()
-        if is_explained and evidence < 0.0 and answer_id not in self._state.against:
+        if is_explained and evidence < 0.0 and answer_id not in state.against:
             return
         right = 1.0 / (1.0 + math.exp(-max(-30.0, min(_MAX_SCORE, score))))
         said = 1.0 / (1.0 + math.exp(-max(-30.0, min(30.0, evidence))))
         if_gone = _RIGHT_AFTER * said + (1.0 - _RIGHT_AFTER) * (1.0 - said)
         expected = right * said + (1.0 - right) * (1.0 - said)
-        state = self._state
         state.unrest = max(0, state.unrest - 1)
         before = state.against.pop(answer_id, 0.0)
         against = before + math.log(if_gone / expected)
