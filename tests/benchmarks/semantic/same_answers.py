@@ -1,7 +1,9 @@
 """How well the gateway tells without a judge whether two answers say the same: labelled pairs, and answers worded anew.
 
-    python -m tests.benchmarks.semantic.same_answers --data DIR [--tool DIR] [--kinds] [--pairs 300] [--words]
+    python -m tests.benchmarks.semantic.same_answers [--data DIR] [--tool DIR] [--kinds] [--pairs 300] [--words]
 
+The hard ones are in the tree: 240 pairs of answers as assistants write them, in other words and other form, or with one
+thing that matters changed, written without knowing what compares them and never trained on.
 `--data` has `answers_traps_dev.jsonl.gz` and `paraqa_dev.jsonl.gz`, rows of `a`, `b`, `y` (1: they say the same) and
 `kind`; of the second set those that were read (`read` is 1), and those that differ and share texts with them: the heads
 are trained on others. `--tool` has
@@ -38,6 +40,7 @@ from policies.cache.semantic.learning.comparators import (
 from policies.cache.semantic.sameness.reader import Reader
 from policies.cache.semantic.sameness.training.examples import paraqa_rows, unseen
 
+_HARD = Path(__file__).parent / "hard_answers.jsonl"
 _MODES = ("mild", "free", "long")
 _NUM_MEANINGS = 120
 _BINS = (0.0, 0.02, 0.05, 0.1, 0.3, 0.5, 0.7, 0.9, 0.95, 0.98, 1.01)
@@ -51,6 +54,13 @@ class Pair(NamedTuple):
     left: str
     right: str
     is_same: bool
+
+
+def hard() -> Iterator[Pair]:
+    """Those of the tree."""
+    for line in _HARD.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        yield Pair("hard", row["kind"], row["a"], row["b"], row["y"] == 1)
 
 
 def labelled(data: Path) -> Iterator[Pair]:
@@ -128,13 +138,17 @@ def _reliability(pairs: list[Pair], told: list[float | None]) -> Iterator[str]:
 def main() -> None:
     """Prints a line a set, or a kind, and the table of probabilities."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--data", type=Path)
     parser.add_argument("--tool", type=Path)
     parser.add_argument("--kinds", action="store_true")
     parser.add_argument("--pairs", type=int, default=300, help="of each wording")
     parser.add_argument("--words", action="store_true")
     options = parser.parse_args()
-    pairs = [*labelled(options.data), *(worded_anew(options.tool, options.pairs) if options.tool else ())]
+    pairs = [
+        *hard(),
+        *(labelled(options.data) if options.data else ()),
+        *(worded_anew(options.tool, options.pairs) if options.tool else ()),
+    ]
     told = compare(pairs, has_tokens=not options.words)
     counts: dict[tuple[str, str], Counter[tuple[bool, AnswerVerdict]]] = defaultdict(Counter)
     for pair, probability in zip(pairs, told, strict=True):

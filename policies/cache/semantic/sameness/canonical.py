@@ -84,7 +84,15 @@ _UNIT = re.compile(
     rf"({_NUMBER})(?: ?({'|'.join(map(re.escape, sorted(_UNIT_OF, key=len, reverse=True)))})(?!\w)(?!'s))",
     re.IGNORECASE,
 )
-_LONE = re.compile(r"\b(?:a|one) (?=(?:day|week|month|year|minute|second|metre|kilometre|litre)\b)", re.IGNORECASE)
+_RATE = re.compile(
+    r"([€$£] ?\d\S*|\d\S*(?: [a-z]+){1,3}|\bonce|\btwice|\btimes) (?:an?|each|every) "
+    r"(?=(?:hour|day|night|week|month|year)\b)",
+    re.IGNORECASE,
+)
+_LONE = re.compile(
+    r"\b(?:a|one) (?=(?:day|week|month|year|minute|second(?! (?!and\b|or\b|later\b)\w)|metre|kilometre|litre)\b)",
+    re.IGNORECASE,
+)
 _PHRASES = [
     (re.compile(rf"\b(?:{form})\b", re.IGNORECASE), plain)
     for form, plain in (
@@ -112,6 +120,7 @@ def canonical(text: str) -> str:
     text = unicodedata.normalize("NFKC", text).replace("\u2019", "'").replace("\u2018", "'")
     language = language_of(text)
     text = in_digits(text) if language == "en" else in_digits_of(text, language)
+    text = _RATE.sub(r"\1 per ", text)
     for form, plain in _PHRASES:
         text = form.sub(plain, text)
     text = _NOT.sub(" not", text)

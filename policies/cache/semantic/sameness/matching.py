@@ -2,7 +2,7 @@
 
 Answers are held against each other sentence by sentence: the sentence whose partner says something else decides, and
 sentences that only greet, lead over or advise may be missing. Orders differ freely, so they are told apart only where
-words such as "then" make something of them.
+words such as "then" make something of them. What stands under a heading is said of that alone.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.cache.semantic.sameness.alignment import EncodedPart
+from policies.cache.semantic.sameness.parts import AnswerParts
 
 MATCH_FEATURES = (
     "worst",
@@ -40,6 +41,8 @@ _CANDIDATES = 2
 _MUCH_FARTHER = 0.45
 """So much farther away than the nearest part none of 9,000 second ones said the same where the nearest did not."""
 _MAX_ODDS = 8.0
+_AS_LIKELY = 1.0
+"""Log odds by which a partner is not less likely than another."""
 _ORDER = re.compile(
     r"^\W*(?:first|then|next|after|before|finally|once|\d+[.)]|erst|dann|puis|ensuite|luego|poi)\b", re.I
 )
@@ -87,15 +90,13 @@ def _nearest(nearness: Floats) -> NDArray[np.bool_]:
 
 
 def match_features(
-    odds: dict[PartMatch, float], matters: tuple[Floats, Floats], parts: tuple[Sequence[str], Sequence[str]]
+    odds: dict[PartMatch, float], matters: tuple[Floats, Floats], parts: tuple[AnswerParts, AnswerParts]
 ) -> Floats:
     """[MATCH_FEATURES], the same for both orders of the two. `odds`: log odds of each candidate; `matters`: the
     probability that a part says anything of the matter, for the parts of each answer.
     """
-    table = np.full((len(parts[0]), len(parts[1])), -_MAX_ODDS)
-    for (one, other), told in odds.items():
-        table[one, other] = np.clip(told, -_MAX_ODDS, _MAX_ODDS)
-    ways = [_way(table, matters[0], parts), _way(table.T, matters[1], parts)]
+    table = _table(odds, parts)
+    ways = [_way(table, matters[0]), _way(table.T, matters[1])]
     worse, better = sorted(ways, key=lambda way: way.all_matched)
     contents = sorted(way.contents for way in ways)
     return np.array(
@@ -129,7 +130,7 @@ class _Way(NamedTuple):
     inverted: float
 
 
-def _way(table: NDArray[np.float64], matters: Floats, parts: tuple[Sequence[str], Sequence[str]]) -> _Way:
+def _way(table: NDArray[np.float64], matters: Floats) -> _Way:
     best, partner = table.max(axis=1), table.argmax(axis=1)
     missed = matters / (1.0 + np.exp(best))
     ranked = np.sort(missed)[::-1]
@@ -148,5 +149,44 @@ def _way(table: NDArray[np.float64], matters: Floats, parts: tuple[Sequence[str]
     )
 
 
-def _has_order(parts: tuple[Sequence[str], Sequence[str]]) -> bool:
-    return any(_ORDER.match(part) is not None for side in parts for part in side)
+def displacement(
+    odds: dict[PartMatch, float], matters: tuple[Floats, Floats], parts: tuple[AnswerParts, AnswerParts]
+) -> float:
+    """How much the heading matters of a part whose partner stands under another one, though the other answer has that
+    heading too, 0..1: of all parts the most. The arguments are those of `match_features`.
+    """
+    table = _table(odds, parts)
+    return max(
+        _displaced(table, matters, parts[0].under, parts[1].under),
+        _displaced(table.T, matters[::-1], parts[1].under, parts[0].under),
+    )
+
+
+def _table(odds: dict[PartMatch, float], parts: tuple[AnswerParts, AnswerParts]) -> NDArray[np.float64]:
+    table = np.full((len(parts[0].texts), len(parts[1].texts)), -_MAX_ODDS)
+    for (one, other), told in odds.items():
+        table[one, other] = np.clip(told, -_MAX_ODDS, _MAX_ODDS)
+    return table
+
+
+def _displaced(
+    table: NDArray[np.float64], matters: tuple[Floats, Floats], under: Sequence[int], others_under: Sequence[int]
+) -> float:
+    displaced = 0.0
+    headings = sorted({heading for heading in others_under if heading >= 0})
+    if not headings:
+        return displaced
+    for part, heading in enumerate(under):
+        most = table[part].max()
+        if heading < 0 or most <= 0:
+            continue
+        own = headings[int(table[heading, headings].argmax())]
+        # What is said of several things alike is at home under each of them.
+        found = {others_under[at] for at in np.flatnonzero(table[part] >= most - _AS_LIKELY)} - {-1}
+        if table[heading, own] > 0 and found and own not in found:
+            displaced = max(displaced, float(matters[0][heading] * max(matters[1][other] for other in found)))
+    return displaced
+
+
+def _has_order(parts: tuple[AnswerParts, AnswerParts]) -> bool:
+    return any(_ORDER.match(part) is not None for side in parts for part in side.texts)

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabulary, meet
 from policies.cache.semantic.sameness.forms import SURE, Unreadable, for_sure
 from policies.cache.semantic.sameness.head import AnswerHead, ReadPart, TokenHead, WordHead, load_weights
-from policies.cache.semantic.sameness.matching import Outline, candidates, match_features, outline_of
-from policies.cache.semantic.sameness.parts import parts_of
+from policies.cache.semantic.sameness.matching import Outline, candidates, displacement, match_features, outline_of
+from policies.cache.semantic.sameness.parts import AnswerParts, parts_of
 from policies.cache.semantic.sameness.words import FEATURES, ReadWords, features_between, read_part, word_features
 
 _PARTS_A_ROUND = 8
@@ -27,6 +27,9 @@ _MAX_KEPT_ANSWERS = 256
 """In their parts; of up to 4,800 characters each."""
 _LEAST_MATTER = 0.02
 """A part that less probably says anything of the matter is held against no others: it would change next to nothing."""
+_MAX_DISPLACEMENT = 0.25
+_DISPLACED = -3.0
+"""Log odds of 22 to 439: so many made-up pairs of more displacement said the same and did not."""
 _WORDS_SURE = 2.2
 """Log odds of nine in ten."""
 _MAX_KEPT_PARTS = 2048
@@ -63,6 +66,13 @@ class _KnownPart(NamedTuple):
     words: ReadWords
 
 
+class _Match(NamedTuple):
+    """How the parts of two answers match: `match_features`, `displacement`."""
+
+    features: NDArray[np.float32]
+    displacement: float
+
+
 class Reader:
     """Keeps the parts that it has encoded lately: stored answers are compared again and again."""
 
@@ -73,7 +83,7 @@ class Reader:
         self._vocabulary = self._model.vocabulary() if self._model is not None else None
         self._sentences, self._answers, self._words = TokenHead(weights), AnswerHead(weights), WordHead(weights)
         self._word_floor = weights.card.word_floor
-        self._parts: OrderedDict[str, list[str] | None] = OrderedDict()
+        self._parts: OrderedDict[str, AnswerParts | None] = OrderedDict()
         self._kept: OrderedDict[str, _KnownPart] = OrderedDict()
         self._matched: OrderedDict[tuple[str, str], float] = OrderedDict()
 
@@ -88,7 +98,7 @@ class Reader:
         ones, others = self._parts_of(left), self._parts_of(right)
         if ones is None or others is None:
             return Compared(is_done=True)
-        features = word_features(ones, others)
+        features = word_features(ones.texts, others.texts)
         by_words = self._words.log_odds(features)
         if self._model is None or self._vocabulary is None:
             # Words that it has not met make it take one thing for another half of the time: of doubts it says nothing.
@@ -96,16 +106,17 @@ class Reader:
         if by_words < self._word_floor:
             # Of three answers that a question's neighbours have one is so far away: no token of it has to be read.
             return _told(by_words, features)
-        missing = [part for part in dict.fromkeys((*ones, *others)) if not self._is_kept(part)]
+        missing = [part for part in dict.fromkeys((*ones.texts, *others.texts)) if not self._is_kept(part)]
         self._encode(self._model, missing[:_PARTS_A_ROUND])
         if len(missing) > _PARTS_A_ROUND:
             return Compared(is_done=False)
         match = self._match(ones, others, self._vocabulary)
         if match is None:
             return Compared(is_done=False)
-        return _told(self._answers.log_odds(match, features), features)
+        log_odds = self._answers.log_odds(match.features, features)
+        return _told(log_odds if match.displacement <= _MAX_DISPLACEMENT else min(log_odds, _DISPLACED), features)
 
-    def _parts_of(self, answer: str) -> list[str] | None:
+    def _parts_of(self, answer: str) -> AnswerParts | None:
         """As `parts_of`: a new answer is held against several, in several rounds."""
         if answer not in self._parts:
             self._parts[answer] = parts_of(answer)
@@ -114,8 +125,9 @@ class Reader:
         self._parts.move_to_end(answer)
         return self._parts[answer]
 
-    def _match(self, ones: list[str], others: list[str], vocabulary: TokenVocabulary) -> NDArray[np.float32] | None:
-        """`MATCH_FEATURES`; None where sentences are left to be held against each other in another round."""
+    def _match(self, left: AnswerParts, right: AnswerParts, vocabulary: TokenVocabulary) -> _Match | None:
+        """None where sentences are left to be held against each other in another round."""
+        ones, others = left.texts, right.texts
         outlines = [self._kept[part].outline for part in ones], [self._kept[part].outline for part in others]
         matters = [self._sentences.matters(np.stack([part.vector for part in side])) for side in outlines]
         is_read = [_is_read(side) for side in matters]
@@ -133,7 +145,8 @@ class Reader:
         odds = {match: self._matched[pair] for match, pair in pairs.items()}
         while len(self._matched) > _MAX_KEPT_MATCHES:
             self._matched.popitem(last=False)
-        return match_features(odds, (matters[0], matters[1]), (ones, others))
+        known = odds, (matters[0], matters[1]), (left, right)
+        return _Match(match_features(*known), displacement(*known))
 
     def _hold_against(self, pairs: list[tuple[str, str]], vocabulary: TokenVocabulary) -> None:
         """Each part against the other of its pair."""

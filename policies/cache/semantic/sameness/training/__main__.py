@@ -30,10 +30,9 @@ from policies.cache.semantic.encoder.transformer import (
 )
 from policies.cache.semantic.sameness.alignment import EncodedPart
 from policies.cache.semantic.sameness.head import Card
-from policies.cache.semantic.sameness.parts import parts_of
 from policies.cache.semantic.sameness.training.adapted import AdaptedBert, fit_tokens
 from policies.cache.semantic.sameness.training.answers import features_of
-from policies.cache.semantic.sameness.training.batches import WordedPair, encode_parts, worded
+from policies.cache.semantic.sameness.training.batches import WordedPair, encode_parts, texts_of, worded
 from policies.cache.semantic.sameness.training.examples import AnswerPair, examples
 from policies.cache.semantic.sameness.training.fit import (
     bend_of,
@@ -83,7 +82,7 @@ def main() -> None:
         encoder, chain([sentences], later), options.rounds, part_scale, vocabulary, seed=options.seed, note=_note
     )
 
-    says_nothing = [part for line in Generator(Random(0), frozenset()).says_nothing() for part in parts_of(line) or ()]
+    says_nothing = [part for line in Generator(Random(0), frozenset()).says_nothing() for part in texts_of(line)]
     some = sets.sentences[: options.sentences // 6]
     encoded = encode_parts([some, *sets[1:]], says_nothing, encoder.embed_parts, _note)
     matters = fit_matters(*_parts(some, says_nothing, encoded))
@@ -148,7 +147,7 @@ def _of_other_matters(pairs: Sequence[WordedPair]) -> list[WordedPair]:
     rights = [pair.right for pair in differing]
     Random(5).shuffle(rights)
     return [
-        WordedPair(pair.left, right, word_features(pair.left, right), pair.example)
+        WordedPair(pair.left, right, word_features(pair.left.texts, right.texts), pair.example)
         for pair, right in zip(differing, rights, strict=True)
     ]
 
@@ -157,7 +156,7 @@ def _parts(
     pairs: Sequence[AnswerPair], says_nothing: list[str], encoded: dict[str, EncodedPart]
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """[parts, dimension] and [parts]: each part's vector, and whether it says anything of the matter."""
-    says = {part for pair in pairs for side in (pair.left, pair.right) for part in parts_of(side) or ()}
+    says = {part for pair in pairs for side in (pair.left, pair.right) for part in texts_of(side)}
     parts = [(part, True) for part in sorted(says - set(says_nothing))] + [(part, False) for part in says_nothing]
     vectors = np.stack([encoded[part].vectors[-1] for part, _ in parts]).astype(np.float32)
     return vectors, np.array([matters for _, matters in parts])

@@ -99,15 +99,15 @@ def batch_inputs(
     vocabulary: TokenVocabulary,
 ) -> tuple[Tensor, ...]:
     """What `Network.forward` takes, with gradients through the vectors."""
-    parts = list(dict.fromkeys(part for pair in pairs for side in (pair.left, pair.right) for part in side))
+    parts = list(dict.fromkeys(part for pair in pairs for side in (pair.left, pair.right) for part in side.texts))
     rows = dict(zip(parts, encoder.rows([known[part] for part in parts]), strict=True))
     encoded = {
         part: EncodedPart(np.array(known[part][1:-1], np.int32), row.detach().numpy()) for part, row in rows.items()
     }
-    joined = [tuple(join([encoded[part] for part in side]) for side in (pair.left, pair.right)) for pair in pairs]
+    joined = [tuple(join([encoded[part] for part in side.texts]) for side in (pair.left, pair.right)) for pair in pairs]
     meeting = meet([(one, other) for one, other in joined], vocabulary)
     one, other = (
-        nn.utils.rnn.pad_sequence([torch.cat([rows[part] for part in side]) for side in sides], batch_first=True)
+        nn.utils.rnn.pad_sequence([torch.cat([rows[part] for part in side.texts]) for side in sides], batch_first=True)
         for sides in ([pair.left for pair in pairs], [pair.right for pair in pairs])
     )
     flags, back, bonds, mask, other_mask = (torch.from_numpy(np.ascontiguousarray(array)) for array in meeting)
@@ -145,7 +145,7 @@ def fit_tokens(
     for number, pairs in enumerate(rounds, 1):
         words = scale(words_of(pairs))
         known = token_ids(encoder, pairs)
-        lengths = [sum(len(known[part]) for side in (pair.left, pair.right) for part in side) for pair in pairs]
+        lengths = [sum(len(known[part]) for side in (pair.left, pair.right) for part in side.texts) for pair in pairs]
         batches = in_batches(lengths, random)
         num_steps = num_steps or len(batches) * num_rounds
         total, seen = 0.0, 0
@@ -170,5 +170,5 @@ def fit_tokens(
 
 def token_ids(encoder: AdaptedBert, pairs: Sequence[WordedPair]) -> dict[str, list[int]]:
     """Of all parts."""
-    parts = sorted({part for pair in pairs for side in (pair.left, pair.right) for part in side})
+    parts = sorted({part for pair in pairs for side in (pair.left, pair.right) for part in side.texts})
     return dict(zip(parts, encoder.tokenize(parts), strict=True))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabulary
 from policies.cache.semantic.sameness.forms import SURE
 from policies.cache.semantic.sameness.matching import candidates, match_features, outline_of
+from policies.cache.semantic.sameness.parts import AnswerParts
 from policies.cache.semantic.sameness.training.batches import ReadPair, WordedPair, read
 from policies.cache.semantic.sameness.training.examples import AnswerPair
 from policies.cache.semantic.sameness.words import word_features
@@ -31,24 +32,29 @@ def features_of(
 ) -> NDArray[np.float32]:
     """[pairs, MATCH_FEATURES and FEATURES]."""
     answers = [(pair.left, pair.right) for pair in pairs]
-    outlines = {part: outline_of(encoded[part]) for pair in answers for side in pair for part in side}
+    outlines = {part: outline_of(encoded[part]) for pair in answers for side in pair for part in side.texts}
     found = [
-        candidates([outlines[one] for one in ones], [outlines[other] for other in others]) for ones, others in answers
+        candidates([outlines[one] for one in ones.texts], [outlines[other] for other in others.texts])
+        for ones, others in answers
     ]
     sentences = {
-        (ones[match.one], others[match.other])
+        (ones.texts[match.one], others.texts[match.other])
         for (ones, others), matches in zip(answers, found, strict=True)
         for match in matches
     }
     listed = sorted(pair for pair in sentences if pair[0] != pair[1])
-    made = [
-        read(WordedPair([one], [other], word_features([one], [other]), _NO_EXAMPLE), encoded, vocabulary)
-        for one, other in listed
-    ]
+    made = [read(_worded([one], [other]), encoded, vocabulary) for one, other in listed]
     odds = dict(zip(listed, told(made), strict=True))
     rows = []
     for pair, (ones, others), matches in zip(pairs, answers, found, strict=True):
-        of_matches = {match: float(odds.get((ones[match.one], others[match.other]), SURE)) for match in matches}
-        one, other = (matters(np.stack([encoded[part].vectors[-1] for part in side])) for side in (ones, others))
+        one, other = (matters(np.stack([encoded[part].vectors[-1] for part in side.texts])) for side in (ones, others))
+        of_matches = {
+            match: float(odds.get((ones.texts[match.one], others.texts[match.other]), SURE)) for match in matches
+        }
         rows.append(np.concatenate((match_features(of_matches, (one, other), (ones, others)), pair.words)))
     return np.stack(rows)
+
+
+def _worded(ones: list[str], others: list[str]) -> WordedPair:
+    left, right = (AnswerParts(side, [-1] * len(side)) for side in (ones, others))
+    return WordedPair(left, right, word_features(ones, others), _NO_EXAMPLE)

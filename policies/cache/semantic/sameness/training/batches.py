@@ -22,7 +22,7 @@ from policies.cache.semantic.sameness.alignment import (
     join,
     meet,
 )
-from policies.cache.semantic.sameness.parts import parts_of
+from policies.cache.semantic.sameness.parts import AnswerParts, parts_of
 from policies.cache.semantic.sameness.training.examples import AnswerPair
 from policies.cache.semantic.sameness.words import word_features
 
@@ -36,8 +36,8 @@ Encode = Callable[[Sequence[str]], list[EncodedPart]]
 class WordedPair(NamedTuple):
     """An example in its parts, and what its words tell (`word_features`)."""
 
-    left: list[str]
-    right: list[str]
+    left: AnswerParts
+    right: AnswerParts
     words: NDArray[np.float32]
     example: AnswerPair
 
@@ -62,7 +62,7 @@ def encode_parts(
 ) -> dict[str, EncodedPart]:
     """Every part of every answer by its text, in batches of like length, and other parts."""
     pairs = [pair for one in sets for pair in one]
-    texts = {part for pair in pairs for side in (pair.left, pair.right) for part in parts_of(side) or ()} | set(others)
+    texts = {part for pair in pairs for side in (pair.left, pair.right) for part in texts_of(side)} | set(others)
     ordered = sorted(texts, key=len)
     encoded: dict[str, EncodedPart] = {}
     for start in range(0, len(ordered), _PARTS_A_BATCH):
@@ -74,19 +74,25 @@ def encode_parts(
     return encoded
 
 
+def texts_of(text: str) -> list[str]:
+    """Of its parts; none where it has none."""
+    parts = parts_of(text)
+    return parts.texts if parts is not None else []
+
+
 def worded(examples: Sequence[AnswerPair]) -> list[WordedPair]:
     """Those that can be read."""
     pairs = []
     for example in examples:
         left, right = parts_of(example.left), parts_of(example.right)
         if left is not None and right is not None:
-            pairs.append(WordedPair(left, right, word_features(left, right), example))
+            pairs.append(WordedPair(left, right, word_features(left.texts, right.texts), example))
     return pairs
 
 
 def read(pair: WordedPair, encoded: dict[str, EncodedPart], vocabulary: TokenVocabulary) -> ReadPair:
     """With its tokens."""
-    one, other = (join([encoded[part] for part in parts]) for parts in (pair.left, pair.right))
+    one, other = (join([encoded[part] for part in side.texts]) for side in (pair.left, pair.right))
     return ReadPair(one, other, Meeting(*(of[0] for of in meet([(one, other)], vocabulary))), pair.words, pair.example)
 
 

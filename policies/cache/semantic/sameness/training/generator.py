@@ -8,7 +8,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any, NamedTuple
 
-from policies.cache.semantic.sameness.training import slots
+from policies.cache.semantic.sameness.training import slots, structures
 from policies.cache.semantic.sameness.training.facts.kinds import (
     asked_often,
     facts_of_the_world,
@@ -56,6 +56,7 @@ class Generator:
             for name, fact in self.kinds.items()
         }
         self._slots = slots.SlotFiller(random, self._words)
+        self._structures = structures.Structures(random, self._words)
         self._facts: dict[str, list[_Fact]] = {
             kind: [self._new_fact(kind) for _ in range(facts_a_kind)] for kind in self.kinds
         }
@@ -68,9 +69,10 @@ class Generator:
             (self._single, 30),
             (self._several, 40),
             (self._worldly, 12),
-            (self._listed, 8),
-            (self._stepped, 5),
-            (self._coded, 5),
+            (self._structures.listed, 8),
+            (self._structures.stepped, 5),
+            (self._structures.coded, 5),
+            (self._sectioned, 8),
         )
         (recipe,) = self._random.choices([each for each, _ in recipes], [weight for _, weight in recipes])
         return recipe()
@@ -78,7 +80,8 @@ class Generator:
     def sentences(self) -> MadePair:
         """Two sentences, a list or a step each: the same, nearly the same, or of different matters."""
         if self._random.random() < 0.2:
-            make = self._random.choice((self._sentence_of_the_world, self._listed, self._stepped, self._coded))
+            of_form = self._structures
+            make = self._random.choice((self._sentence_of_the_world, of_form.listed, of_form.stepped, of_form.coded))
             return make()
         fact = self._fact()
         way = self._random.choices(("same", "changed", "other matter"), (50, 38, 12))[0]
@@ -107,7 +110,7 @@ class Generator:
             self._say(other, number if keeps else None)[0] for other, (_, number) in zip(others, lines, strict=True)
         ]
         kinds = frozenset(fact.kind for fact in facts)
-        return self._turned(MadePair(" ".join(line for line, _ in lines), " ".join(turned), is_same, kinds, "long"))
+        return self._turned(MadePair(_prose([line for line, _ in lines]), _prose(turned), is_same, kinds, "long"))
 
     def says_nothing(self) -> list[str]:
         """Sentences that may be left out."""
@@ -226,7 +229,7 @@ class Generator:
         if style != "plain":
             self._random.shuffle(lines)
             self._random.shuffle(turned)
-        say = self._wrapped if style == "wrapped" else " ".join
+        say = self._wrapped if style == "wrapped" else _prose
         kinds = frozenset(fact.kind for fact in (*facts, *others))
         return self._turned(MadePair(say(lines), say(turned), way == "same", kinds, f"several, {way}, {style}"))
 
@@ -242,9 +245,9 @@ class Generator:
             if random.random() < 0.6:
                 random.shuffle(mixed)
             if layout == "prose" or len(mixed) < 3:
-                return " ".join([*before, *mixed, *after])
+                return _prose([*before, *mixed, *after])
             cut = random.randint(1, len(mixed) - 1)
-            parts = [" ".join(mixed[:cut]), " ".join(mixed[cut:])]
+            parts = [_prose(mixed[:cut]), _prose(mixed[cut:])]
             if layout == "headings":
                 names = random.sample(words["heading"], 2)
                 parts = [
@@ -257,7 +260,7 @@ class Generator:
         if random.random() < 0.3:
             rest = [line.rstrip(".") for line in rest]
         items = "\n".join(mark + line for mark, line in zip(marks, rest, strict=False))
-        return "\n\n".join([text for text in (" ".join(first), items, " ".join([*asides, *after])) if text])
+        return "\n\n".join([text for text in (_prose(first), items, _prose([*asides, *after])) if text])
 
     def _sentence_of_the_world(self) -> MadePair:
         return self._worldly(1)
@@ -287,93 +290,40 @@ class Generator:
             turned.append(wording.format(**self._slots.foreign_said(language, others)))
         if len(lines) > 1 and self._random.random() < 0.5:
             self._random.shuffle(turned)
-        return self._turned(MadePair(" ".join(lines), " ".join(turned), is_same, frozenset((language,)), "world"))
+        return self._turned(MadePair(_prose(lines), _prose(turned), is_same, frozenset((language,)), "world"))
 
-    def _listed(self) -> MadePair:
-        """Things in any order, as a sentence or a list."""
-        items = self._random.sample(self._words["item"], self._random.randint(2, 6))
-        others = self._random.sample(items, len(items))
-        way = self._random.choice(("same", "same", "other", "missing"))
-        if way == "other":
-            left = [item for item in self._words["item"] if item not in items]
-            others[self._random.randrange(len(others))] = self._random.choice(left)
-        elif way == "missing":
-            others.pop()
-        return self._turned(
-            MadePair(self._list(items), self._list(others), way == "same", frozenset(("list",)), f"list, {way}")
-        )
-
-    def _list(self, items: list[str]) -> str:
-        lead = self._random.choice(self._words["list_lead"])
-        layout = self._random.choice(("sentence", "sentence", "-", "*", "bold"))
-        if layout == "sentence":
-            return f"{lead}{self._random.choice((' ', ': '))}{', '.join(items[:-1])} and {items[-1]}."
-        if layout == "bold":
-            return f"**{lead}**\n\n" + "\n".join(f"* {item}" for item in items)
-        return f"{lead}:\n" + "\n".join(f"{layout} {item}" for item in items)
-
-    def _stepped(self) -> MadePair:
-        """What has to be done in this order."""
-        steps = self._random.sample(self._words["task"], self._random.randint(2, 5))
-        others = list(steps)
-        way = self._random.choice(("same", "same", "order", "other"))
-        if way == "order":
-            at = self._random.randrange(len(others) - 1)
-            others[at], others[at + 1] = others[at + 1], others[at]
-        elif way == "other":
-            left = [step for step in self._words["task"] if step not in steps]
-            others[self._random.randrange(len(others))] = self._random.choice(left)
-        return self._turned(
-            MadePair(self._steps(steps), self._steps(others), way == "same", frozenset(("steps",)), f"steps, {way}")
-        )
-
-    def _steps(self, steps: list[str]) -> str:
-        layout = self._random.choice(("numbers", "sentence", "sentences", "then"))
-        if layout == "sentence":
-            joined = f"{', '.join(steps[:-1])}{self._random.choice((' and ', ', and finally ', ', then '))}{steps[-1]}."
-            return joined[0].upper() + joined[1:]
-        if layout == "sentences":
-            return " ".join(f"{step[0].upper()}{step[1:]}." for step in steps)
-        if layout == "then":
-            return f"First {steps[0]}. " + " ".join(
-                f"{self._random.choice(('Then', 'Next,', 'After that'))} {step}." for step in steps[1:]
-            )
-        lead = self._random.choice([f"{self._random.choice(self._words['step_lead'])}:\n", ""])
-        return lead + "\n".join(f"{number}. {step[0].upper()}{step[1:]}" for number, step in enumerate(steps, start=1))
-
-    def _coded(self) -> MadePair:
-        """A call in code, with an argument that may be another one."""
-        words, random = self._words, self._random
-        arguments = {key: random.choice(words["value"]) for key in random.sample(words["key"], random.randint(1, 3))}
-        others = dict(arguments)
-        is_same = random.random() < 0.5
-        function = other = random.choice(words["function"])
+    def _sectioned(self) -> MadePair:
+        """Facts of one kind, each under a heading of its own; or two of them under each other's."""
+        kind = self._random.choice(list(self._facts))
+        fact = self._random.choice(self._facts[kind])
+        names = self._random.sample(self._words["section"], self._random.choice((2, 2, 3)))
+        facts = {name: fact if at == 0 else self._changed(fact) for at, name in enumerate(names)}
+        if len({repr(fact) for fact in facts.values()}) < len(names):
+            return self._sectioned()
+        others = dict(facts)
+        is_same = self._random.random() < 0.5
         if not is_same:
-            if random.random() < 0.3:
-                other = random.choice([each for each in words["function"] if each != function])
-            elif random.random() < 0.3:
-                del others[random.choice(list(others))]
-            else:
-                key = random.choice(list(others))
-                others[key] = random.choice([value for value in words["value"] if value != others[key]])
-        one, two = self._call(function, arguments), self._call(other, others)
-        return self._turned(MadePair(one, two, is_same, frozenset(("code",)), "code"))
-
-    def _call(self, function: str, arguments: dict[str, str]) -> str:
-        gap = self._random.choice((", ", ",", ",\n    "))
-        call = f"{function}({gap.join(['rows', *(f'{key}={value}' for key, value in arguments.items())])})"
-        return self._random.choice(
-            (
-                "```python\n{}\n```",
-                "Use this:\n```\n{}\n```",
-                "`{}`",
-                "You can call `{}`.",
-                "Try `{}`, that does it.",
-                "{}",
-            )
-        ).format(call)
+            one, other = self._random.sample(names, 2)
+            others[one], others[other] = others[other], others[one]
+        layouts = [self._random.choice(structures.SECTIONS) for _ in range(2)]
+        if self._random.random() < 0.5:
+            layouts[1] = layouts[0]
+        said = {repr(fact): self._say(fact) for fact in facts.values()}
+        keeps = self._random.random() < 0.5
+        turned = {
+            name: said[repr(fact)][0] if keeps else self._say(fact)[0]
+            for name, fact in self._random.sample(list(others.items()), len(others))
+        }
+        sides = {name: said[repr(fact)][0] for name, fact in facts.items()}, turned
+        left, right = (structures.in_sections(side, layout) for side, layout in zip(sides, layouts, strict=True))
+        return self._turned(MadePair(left, right, is_same, frozenset((kind,)), "sections"))
 
     def _turned(self, pair: MadePair) -> MadePair:
         if pair.left == pair.right and not pair.is_same:
             return self.pair()
         return pair._replace(left=pair.right, right=pair.left) if self._random.random() < 0.5 else pair
+
+
+def _prose(lines: list[str]) -> str:
+    """One behind the other, where what is no sentence ends as one."""
+    return " ".join(f"{line}." if line[-1].isalnum() or line[-1] in ")%" else line for line in lines)

@@ -86,10 +86,10 @@ def test_word_features_do_not_depend_on_the_order_and_are_finite() -> None:
         left, right = parts_of(pair.left), parts_of(pair.right)
         assert left is not None
         assert right is not None
-        features = word_features(left, right)
+        features = word_features(left.texts, right.texts)
         assert features.shape == (len(FEATURES),)
         assert np.isfinite(features).all()
-        np.testing.assert_allclose(features, word_features(right, left), atol=1e-6)
+        np.testing.assert_allclose(features, word_features(right.texts, left.texts), atol=1e-6)
 
 
 def test_word_features_of_equal_parts_do_not_depend_on_where_they_stand() -> None:
@@ -125,7 +125,7 @@ def test_word_head_says_probabilities_that_hold_on_kinds_of_facts_it_has_never_s
         left, right = parts_of(example.left), parts_of(example.right)
         assert left is not None
         assert right is not None
-        told.append(1 / (1 + np.exp(-words.log_odds(word_features(left, right)))))
+        told.append(1 / (1 + np.exp(-words.log_odds(word_features(left.texts, right.texts)))))
         truth.append(example.is_same)
     p, y = np.array(told), np.array(truth)
 

@@ -1,4 +1,4 @@
-"""Parts of answers and their partners, as numbers: what may be missing, what may not, and what order makes of it."""
+"""AnswerParts of answers and their partners, as numbers: what may be missing, what may not, and what order makes of it."""
 
 from __future__ import annotations
 
@@ -11,24 +11,33 @@ from policies.cache.semantic.sameness.matching import (
     Outline,
     PartMatch,
     candidates,
+    displacement,
     match_features,
     outline_of,
 )
+from policies.cache.semantic.sameness.parts import AnswerParts
 
 SAME, OTHER = 6.0, -6.0
 
 
 def features(
-    table: list[list[float]], matters: tuple[list[float], list[float]], texts: str = "A part."
+    table: list[list[float]],
+    matters: tuple[list[float], list[float]],
+    texts: str = "A part.",
+    under: tuple[list[int], list[int]] | None = None,
 ) -> dict[str, float]:
-    """Of answers whose parts stand to each other like that."""
+    """Of answers whose parts stand to each other like that, `under` these of each."""
     odds = {PartMatch(row, column): value for row, values in enumerate(table) for column, value in enumerate(values)}
     ones, others = (np.array(side, np.float32) for side in matters)
-    parts = ([texts] * len(ones), [texts] * len(others))
+    places = under or tuple([-1] * len(side) for side in matters)
+    parts = (AnswerParts([texts] * len(ones), places[0]), AnswerParts([texts] * len(others), places[1]))
     told = match_features(odds, (ones, others), parts)
-    turned = match_features({PartMatch(b, a): v for (a, b), v in odds.items()}, (others, ones), (parts[1], parts[0]))
+    back = {PartMatch(b, a): value for (a, b), value in odds.items()}
+    turned = match_features(back, (others, ones), (parts[1], parts[0]))
     np.testing.assert_allclose(told, turned, atol=1e-6)
-    return dict(zip(MATCH_FEATURES, told.tolist(), strict=True))
+    displaced = displacement(odds, (ones, others), parts)
+    assert displaced == displacement(back, (others, ones), (parts[1], parts[0]))
+    return {**dict(zip(MATCH_FEATURES, told.tolist(), strict=True)), "displaced": displaced}
 
 
 def test_what_says_nothing_may_be_missing_and_what_matters_may_not() -> None:
@@ -53,6 +62,38 @@ def test_order_is_told_and_counts_more_where_words_make_something_of_it() -> Non
     assert (facts["inverted"], facts["inverted_in_order"]) == (1.0, 0.0)
     assert (steps["inverted"], steps["inverted_in_order"]) == (1.0, 1.0)
     assert straight["inverted_in_order"] == 0.0
+
+
+# Of each answer: a heading, what stands under it, another heading, what stands under that.
+_UNDER = [-1, 0, -1, 2]
+
+
+def sections(*partners: int, matters: float = 1.0, under: list[int] | None = None) -> float:
+    """How much is displaced where the parts of one answer have these partners in the other."""
+    table = [[SAME if column == partner else OTHER for column in range(4)] for partner in partners]
+    weights = [matters, 1.0, matters, 1.0]
+    return features(table, (weights, weights), under=(_UNDER, _UNDER if under is None else under))["displaced"]
+
+
+def test_what_stands_under_another_heading_is_displaced() -> None:
+    """Where the other answer has both headings; in whatever order they come."""
+    assert sections(0, 1, 2, 3) == 0
+    assert sections(2, 3, 0, 1) == 0
+    assert sections(0, 3, 2, 1) == 1.0
+    assert sections(2, 1, 0, 3) == 1.0
+
+
+def test_nothing_is_displaced_without_headings_that_matter_in_both() -> None:
+    """As "details" names nothing; and an answer without headings leaves nothing to compare."""
+    assert sections(0, 3, 2, 1, matters=0.01) < 0.001
+    assert sections(0, 3, 2, 1, under=[-1, -1, -1, -1]) == 0
+
+
+def test_what_is_said_under_each_heading_is_at_home_under_each() -> None:
+    """As "cancel at any time" of every plan."""
+    odds = [[SAME, OTHER, OTHER, OTHER], [OTHER, SAME, OTHER, SAME], [OTHER, OTHER, SAME, OTHER]]
+    told = features([*odds, odds[1]], ([1.0] * 4, [1.0] * 4), under=(_UNDER, _UNDER))
+    assert told["displaced"] == 0
 
 
 def test_two_parts_of_one_partner_are_told() -> None:

@@ -111,6 +111,40 @@ def test_reader_never_takes_odd_answers_for_the_same_as_others(reader: Reader, o
     assert time.process_time() - began < 5
 
 
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ("### Gold\nFee: 5 euros\n\n### Silver\nFee: 3 euros", "### Gold\nFee: 3 euros\n\n### Silver\nFee: 5 euros"),
+        ("Adults:\n2 pills a day\n\nChildren:\n1 pill a day", "Children:\n2 pills a day\n\nAdults:\n1 pill a day"),
+        (
+            "Gold is the bigger plan. It costs 5 euros. Silver is the smaller one. It costs 3 euros.",
+            "Gold is the bigger plan. It costs 3 euros. Silver is the smaller one. It costs 5 euros.",
+        ),
+        ("Monday\nOpen from 9 to 5.\n\nSunday\nClosed.", "Monday\nClosed.\n\nSunday\nOpen from 9 to 5."),
+    ],
+)
+def test_reader_sees_what_has_moved_under_another_heading(reader: Reader, left: str, right: str) -> None:
+    """Each part is there in both."""
+    assert verdict_of(sameness(reader, left, right)) is not AnswerVerdict.SAME
+    moved, greeted = sameness(reader, left, right), sameness(reader, left, f"Gladly.\n\n{left}")
+    assert moved is not None
+    assert greeted is not None
+    assert moved < 0.1 < 0.9 < greeted
+
+
+@pytest.mark.parametrize("asked", ["Can you {} alone? {}", "On your own ({}): {}", "**May you {} by yourself?**\n{}."])
+@pytest.mark.parametrize("task", ["print a tax summary", "claim a bonus"])
+def test_reader_knows_what_a_question_and_its_answer_state(reader: Reader, asked: str, task: str) -> None:
+    """With yes it is the one, with no the other."""
+    may, may_not = f"You can {task} without asking us.", f"To {task}, you have to go through us."
+    for says, same, other in (("Yes", may, may_not), ("No", may_not, may)):
+        told = [sameness(reader, asked.format(task, says), statement) for statement in (same, other)]
+        assert told[0] is not None
+        assert told[1] is not None
+        assert told[0] > 0.7
+        assert told[1] < told[0] - 0.3
+
+
 def test_reader_takes_a_long_pair_in_rounds(reader: Reader) -> None:
     """No more than a few parts are encoded, and a few held against each other, at a time."""
     left, right = (" ".join(f"{name} number {n} is open to everybody." for n in range(20)) for name in ("Room", "Hall"))
