@@ -1,4 +1,4 @@
-"""AnswerParts of answers and their partners, as numbers: what may be missing, what may not, and what order makes of it."""
+"""Parts of answers and their partners, as numbers: what may be missing, what may not, and what order makes of it."""
 
 from __future__ import annotations
 
