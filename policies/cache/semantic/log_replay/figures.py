@@ -21,7 +21,7 @@ THRESHOLDS = tuple(percent / 100 for percent in range(70, 101))
 
 _SHOWN = (0.8, 0.85, 0.9, 0.92, 0.94, 0.96, 0.98, 1.0)
 _BATCHES, _T_OF_BATCHES = 10, 2.262
-"""AnswerParts of the last half, and Student's t for a mean of so many, 19 times in 20."""
+"""Parts of the last half, and Student's t for a mean of so many, 19 times in 20."""
 _MIN_BATCH = 20
 _MANY_VERBATIM = 0.9
 _SAME = 1e-4

@@ -83,7 +83,7 @@ def vocabulary_of(words: Sequence[str], unknown: str) -> TokenVocabulary:
 
 
 def join(parts: Sequence[EncodedPart]) -> TokenizedAnswer:
-    """AnswerParts in a row."""
+    """Parts in a row."""
     ids = [np.append(part.ids, np.int32(_PART)) for part in parts]
     lengths = [len(each) for each in ids]
     return TokenizedAnswer(

@@ -228,7 +228,7 @@ def _shared(words: frozenset[str], others: frozenset[str]) -> float:
 
 
 def _lined_up(left: Sequence[str], right: Sequence[str]) -> tuple[list[str], list[str]]:
-    """AnswerParts that both have first, in one order: where they stand is no difference of words."""
+    """Parts that both have first, in one order: where they stand is no difference of words."""
     shared = Counter(left) & Counter(right)
     first = sorted(shared.elements())
     return [*first, *_rest(left, shared)], [*first, *_rest(right, shared)]

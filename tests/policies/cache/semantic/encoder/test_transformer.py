@@ -1,4 +1,4 @@
-"""AnswerParts of an answer, read in one row: as each by itself. Questions: as by the library."""
+"""Parts of an answer, read in one row: as each by itself. Questions: as by the library."""
 
 from __future__ import annotations
 
