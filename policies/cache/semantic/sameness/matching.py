@@ -90,12 +90,11 @@ def _nearest(nearness: Floats) -> NDArray[np.bool_]:
 
 
 def match_features(
-    odds: dict[PartMatch, float], matters: tuple[Floats, Floats], parts: tuple[AnswerParts, AnswerParts]
+    table: NDArray[np.float64], matters: tuple[Floats, Floats], parts: tuple[AnswerParts, AnswerParts]
 ) -> Floats:
-    """[MATCH_FEATURES], the same for both orders of the two. `odds`: log odds of each candidate; `matters`: the
-    probability that a part says anything of the matter, for the parts of each answer.
+    """[MATCH_FEATURES], the same for both orders of the two. `table` as `match_table`; `matters`: the probability that
+    a part says anything of the matter, for the parts of each answer.
     """
-    table = _table(odds, parts)
     ways = [_way(table, matters[0]), _way(table.T, matters[1])]
     worse, better = sorted(ways, key=lambda way: way.all_matched)
     contents = sorted(way.contents for way in ways)
@@ -150,19 +149,19 @@ def _way(table: NDArray[np.float64], matters: Floats) -> _Way:
 
 
 def displacement(
-    odds: dict[PartMatch, float], matters: tuple[Floats, Floats], parts: tuple[AnswerParts, AnswerParts]
+    table: NDArray[np.float64], matters: tuple[Floats, Floats], parts: tuple[AnswerParts, AnswerParts]
 ) -> float:
     """How much the heading matters of a part whose partner stands under another one, though the other answer has that
     heading too, 0..1: of all parts the most. The arguments are those of `match_features`.
     """
-    table = _table(odds, parts)
     return max(
         _displaced(table, matters, parts[0].under, parts[1].under),
         _displaced(table.T, matters[::-1], parts[1].under, parts[0].under),
     )
 
 
-def _table(odds: dict[PartMatch, float], parts: tuple[AnswerParts, AnswerParts]) -> NDArray[np.float64]:
+def match_table(odds: dict[PartMatch, float], parts: tuple[AnswerParts, AnswerParts]) -> NDArray[np.float64]:
+    """[parts of one, parts of other], log odds of each candidate, bounded, and of no others any."""
     table = np.full((len(parts[0].texts), len(parts[1].texts)), -_MAX_ODDS)
     for (one, other), told in odds.items():
         table[one, other] = np.clip(told, -_MAX_ODDS, _MAX_ODDS)

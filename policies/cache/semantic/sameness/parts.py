@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from policies.cache.semantic.sameness.canonical import canonical
-from policies.cache.semantic.sameness.polar import stated
+from policies.cache.semantic.sameness.polar import ITEM_MARK, stated
 
 MAX_CHARS = 4_800
 """Longer answers are not compared."""
@@ -18,7 +18,7 @@ _HEADING = re.compile(
     r"^[ \t]*(?:#{1,6}[ \t]+(?P<marked>[^.!?:\n]+)|\*\*(?P<bold>[^*.!?:\n]+)\*\*):?[ \t]*$", re.MULTILINE
 )
 _MARKS = re.compile(r"\*\*|__|`|^\s*#{1,6}\s+|^\s*>\s?", re.MULTILINE)
-_ITEM = re.compile(r"^(\s*)(?:[-*•+]|\d{1,2}[.)])\s+(.*)$")
+_ITEM = re.compile(rf"^\s*{ITEM_MARK}\s+(.*)$")
 _NO_END = "".join(rf"(?<!\b{short}\.)" for short in ("Dr", "Mr", "Mrs", "Ms", "St", "Jr", "Sr", "Prof", "[A-Z]"))
 _SENTENCE_END = re.compile(rf"(?<=[.!?]){_NO_END}[)\"'\u201d]*\s+(?=[^a-z\s])|(?<=[\u3002\uff01\uff1f])")
 _ENDS = (".", "!", "?")
@@ -55,6 +55,12 @@ def parts_of(text: str) -> AnswerParts | None:
     return AnswerParts(texts, _with_referents(texts, under)) if 0 < len(texts) <= MAX_PARTS else None
 
 
+def texts_of(text: str) -> list[str]:
+    """Of its parts; none where it has none."""
+    parts = parts_of(text)
+    return parts.texts if parts is not None else []
+
+
 class _Item(NamedTuple):
     indent: int
     text: str
@@ -78,7 +84,7 @@ class _Collected:
         found = _ITEM.match(line)
         indent = len(line) - len(line.lstrip())
         if found is not None or (self._items and indent > self._items[0].indent):
-            self._items.append(_Item(indent, (found[2] if found is not None else line).strip()))
+            self._items.append(_Item(indent, (found[1] if found is not None else line).strip()))
             return
         self.end()
         sentences = _with_answers([each.strip() for each in _SENTENCE_END.split(line) if each and each.strip()])

@@ -15,7 +15,9 @@ _NAMES_NOTHING = re.compile(
 )
 _MAX_FRAGMENT_WORDS = 8
 
-_BEGIN = r"(?P<begin>^[ \t]*(?:(?:[-*•+]|\d{1,2}[.)])[ \t]+)?|(?<=[.!:])\s+)"
+ITEM_MARK = r"(?:[-*•+]|\d{1,2}[.)])"
+"""What an item of a list begins with."""
+_BEGIN = rf"(?P<begin>^[ \t]*(?:{ITEM_MARK}[ \t]+)?|(?<=[.!:])\s+)"
 _SAID = r"(?P<said>yes|no|true|false|✓|✔|✅|✗|✘|❌)(?!\w)"
 _AND_MORE = (
     r"(?:(?:[,;]|[ \t][-\u2013\u2014])[ \t]*(?P<more>[^.!?\n]+))?"  # ", but only until nine"

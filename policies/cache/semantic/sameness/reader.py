@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabulary, meet
 from policies.cache.semantic.sameness.forms import SURE, Unreadable, for_sure
 from policies.cache.semantic.sameness.head import AnswerHead, ReadPart, TokenHead, WordHead, load_weights
-from policies.cache.semantic.sameness.matching import Outline, candidates, displacement, match_features, outline_of
+from policies.cache.semantic.sameness.matching import (
+    Outline,
+    candidates,
+    displacement,
+    match_features,
+    match_table,
+    outline_of,
+)
 from policies.cache.semantic.sameness.parts import AnswerParts, parts_of
 from policies.cache.semantic.sameness.words import FEATURES, ReadWords, features_between, read_part, word_features
 
@@ -145,7 +152,7 @@ class Reader:
         odds = {match: self._matched[pair] for match, pair in pairs.items()}
         while len(self._matched) > _MAX_KEPT_MATCHES:
             self._matched.popitem(last=False)
-        known = odds, (matters[0], matters[1]), (left, right)
+        known = match_table(odds, (left, right)), (matters[0], matters[1]), (left, right)
         return _Match(match_features(*known), displacement(*known))
 
     def _hold_against(self, pairs: list[tuple[str, str]], vocabulary: TokenVocabulary) -> None:

@@ -30,9 +30,10 @@ from policies.cache.semantic.encoder.transformer import (
 )
 from policies.cache.semantic.sameness.alignment import EncodedPart
 from policies.cache.semantic.sameness.head import Card
+from policies.cache.semantic.sameness.parts import texts_of
 from policies.cache.semantic.sameness.training.adapted import AdaptedBert, fit_tokens
 from policies.cache.semantic.sameness.training.answers import features_of
-from policies.cache.semantic.sameness.training.batches import WordedPair, encode_parts, texts_of, worded
+from policies.cache.semantic.sameness.training.batches import WordedPair, encode_parts, worded
 from policies.cache.semantic.sameness.training.examples import AnswerPair, examples
 from policies.cache.semantic.sameness.training.fit import (
     bend_of,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabulary
 from policies.cache.semantic.sameness.forms import SURE
-from policies.cache.semantic.sameness.matching import candidates, match_features, outline_of
+from policies.cache.semantic.sameness.matching import candidates, match_features, match_table, outline_of
 from policies.cache.semantic.sameness.parts import AnswerParts
 from policies.cache.semantic.sameness.training.batches import ReadPair, WordedPair, read
 from policies.cache.semantic.sameness.training.examples import AnswerPair
@@ -51,7 +51,8 @@ def features_of(
         of_matches = {
             match: float(odds.get((ones.texts[match.one], others.texts[match.other]), SURE)) for match in matches
         }
-        rows.append(np.concatenate((match_features(of_matches, (one, other), (ones, others)), pair.words)))
+        table = match_table(of_matches, (ones, others))
+        rows.append(np.concatenate((match_features(table, (one, other), (ones, others)), pair.words)))
     return np.stack(rows)
 
 

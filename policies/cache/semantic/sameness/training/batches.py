@@ -22,7 +22,7 @@ from policies.cache.semantic.sameness.alignment import (
     join,
     meet,
 )
-from policies.cache.semantic.sameness.parts import AnswerParts, parts_of
+from policies.cache.semantic.sameness.parts import AnswerParts, parts_of, texts_of
 from policies.cache.semantic.sameness.training.examples import AnswerPair
 from policies.cache.semantic.sameness.words import word_features
 
@@ -72,12 +72,6 @@ def encode_parts(
         if start % (50 * _PARTS_A_BATCH) == 0:
             note(f"encoded {start} of {len(ordered)} parts")
     return encoded
-
-
-def texts_of(text: str) -> list[str]:
-    """Of its parts; none where it has none."""
-    parts = parts_of(text)
-    return parts.texts if parts is not None else []
 
 
 def worded(examples: Sequence[AnswerPair]) -> list[WordedPair]:

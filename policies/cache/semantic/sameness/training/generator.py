@@ -321,7 +321,7 @@ class Generator:
     def _turned(self, pair: MadePair) -> MadePair:
         if pair.left == pair.right and not pair.is_same:
             return self.pair()
-        return pair._replace(left=pair.right, right=pair.left) if self._random.random() < 0.5 else pair
+        return pair.turned(self._random)
 
 
 def _prose(lines: list[str]) -> str:

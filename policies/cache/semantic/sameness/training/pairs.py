@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import NamedTuple
 
 
@@ -13,3 +14,7 @@ class MadePair(NamedTuple):
     is_same: bool
     kinds: frozenset[str]
     recipe: str
+
+    def turned(self, random: Random) -> MadePair:
+        """In either order."""
+        return self._replace(left=self.right, right=self.left) if random.random() < 0.5 else self

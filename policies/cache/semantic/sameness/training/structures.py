@@ -39,9 +39,8 @@ class Structures:
             others[self._random.randrange(len(others))] = self._random.choice(left)
         elif way == "missing":
             others.pop()
-        return self._turned(
-            MadePair(self._list(items), self._list(others), way == "same", frozenset(("list",)), f"list, {way}")
-        )
+        pair = MadePair(self._list(items), self._list(others), way == "same", frozenset(("list",)), f"list, {way}")
+        return pair.turned(self._random)
 
     def _list(self, items: list[str]) -> str:
         lead = self._random.choice(self._words["list_lead"])
@@ -63,9 +62,8 @@ class Structures:
         elif way == "other":
             left = [step for step in self._words["task"] if step not in steps]
             others[self._random.randrange(len(others))] = self._random.choice(left)
-        return self._turned(
-            MadePair(self._steps(steps), self._steps(others), way == "same", frozenset(("steps",)), f"steps, {way}")
-        )
+        pair = MadePair(self._steps(steps), self._steps(others), way == "same", frozenset(("steps",)), f"steps, {way}")
+        return pair.turned(self._random)
 
     def _steps(self, steps: list[str]) -> str:
         layout = self._random.choice(("numbers", "sentence", "sentences", "then"))
@@ -97,7 +95,7 @@ class Structures:
                 key = random.choice(list(others))
                 others[key] = random.choice([value for value in words["value"] if value != others[key]])
         one, two = self._call(function, arguments), self._call(other, others)
-        return self._turned(MadePair(one, two, is_same, frozenset(("code",)), "code"))
+        return MadePair(one, two, is_same, frozenset(("code",)), "code").turned(self._random)
 
     def _call(self, function: str, arguments: dict[str, str]) -> str:
         gap = self._random.choice((", ", ",", ",\n    "))
@@ -112,6 +110,3 @@ class Structures:
                 "{}",
             )
         ).format(call)
-
-    def _turned(self, pair: MadePair) -> MadePair:
-        return pair._replace(left=pair.right, right=pair.left) if self._random.random() < 0.5 else pair

@@ -13,6 +13,7 @@ from policies.cache.semantic.sameness.matching import (
     candidates,
     displacement,
     match_features,
+    match_table,
     outline_of,
 )
 from policies.cache.semantic.sameness.parts import AnswerParts
@@ -31,11 +32,12 @@ def features(
     ones, others = (np.array(side, np.float32) for side in matters)
     places = under or tuple([-1] * len(side) for side in matters)
     parts = (AnswerParts([texts] * len(ones), places[0]), AnswerParts([texts] * len(others), places[1]))
-    told = match_features(odds, (ones, others), parts)
-    back = {PartMatch(b, a): value for (a, b), value in odds.items()}
+    table = match_table(odds, parts)
+    told = match_features(table, (ones, others), parts)
+    back = match_table({PartMatch(b, a): value for (a, b), value in odds.items()}, (parts[1], parts[0]))
     turned = match_features(back, (others, ones), (parts[1], parts[0]))
     np.testing.assert_allclose(told, turned, atol=1e-6)
-    displaced = displacement(odds, (ones, others), parts)
+    displaced = displacement(table, (ones, others), parts)
     assert displaced == displacement(back, (others, ones), (parts[1], parts[0]))
     return {**dict(zip(MATCH_FEATURES, told.tolist(), strict=True)), "displaced": displaced}
 

@@ -6,13 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.cache.semantic.sameness.parts import MAX_CHARS, parts_of
-
-
-def texts_of(answer: str) -> list[str]:
-    """Of its parts."""
-    parts = parts_of(answer)
-    return parts.texts if parts is not None else []
+from policies.cache.semantic.sameness.parts import MAX_CHARS, parts_of, texts_of
 
 
 @pytest.mark.parametrize(
