@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -75,9 +76,16 @@ def export(root: Path, folder: Path) -> Path:
 
 
 def check_wheel(wheel: Path, source: Path) -> None:
-    """Every module of the wheel is the source's, none is missing, nothing runs by itself. Raises: CannotRelease."""
+    """Every module of the wheel is the source's, none is missing but what the project leaves out, nothing runs by
+    itself. Raises: CannotRelease.
+    """
+    settings = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))
+    left_out = [source / folder for folder in settings["tool"]["hatch"]["build"]["targets"]["wheel"]["exclude"]]
     expected = {
-        str(path.relative_to(source)): path for top in PACKAGES for path in (source / top).rglob("*") if path.is_file()
+        str(path.relative_to(source)): path
+        for top in PACKAGES
+        for path in (source / top).rglob("*")
+        if path.is_file() and not any(path.is_relative_to(folder) for folder in left_out)
     }
     with zipfile.ZipFile(wheel) as held:
         names = [name for name in held.namelist() if ".dist-info/" not in name]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from policies.cache.semantic.sameness.canonical import canonical
 from policies.cache.semantic.sameness.polar import ITEM_MARK, stated
+from policies.cache.semantic.sameness.tables import with_fields
 
 MAX_CHARS = 4_800
 """Longer answers are not compared."""
@@ -48,7 +49,7 @@ def parts_of(text: str) -> AnswerParts | None:
     plain = _CODE_BLOCK.sub(lambda found: found[1], text)
     plain = _HEADING.sub(lambda found: f"{found['marked'] or found['bold']}{_TITLE}", plain)
     collected = _Collected()
-    for line in stated(canonical(_MARKS.sub("", plain))).split("\n"):
+    for line in stated(canonical(with_fields(_MARKS.sub("", plain)))).split("\n"):
         collected.add_line(line)
     collected.end()
     texts, under = collected.texts, collected.under

@@ -4,7 +4,7 @@ BERT (Hu et al., LoRA, ICLR 2022), trained end to end with the head.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -13,11 +13,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabulary, join, meet
+from policies.cache.semantic.sameness.alignment import (
+    EncodedPart,
+    TokenizedAnswer,
+    TokenVocabulary,
+    join,
+    meet,
+    padded,
+)
+from policies.cache.semantic.sameness.parts import AnswerParts
 from policies.cache.semantic.sameness.training.batches import WordedPair, in_batches
 from policies.cache.semantic.sameness.training.fit import Scale, loss_of, words_of
 from policies.cache.semantic.sameness.training.network import Network
-from policies.cache.semantic.sameness.words import FEATURES
 
 _RANK = 16
 _RATE = 2e-3
@@ -68,27 +75,39 @@ class AdaptedBert(nn.Module):
             name: tensor.numpy() for name, tensor in self.bert.state_dict().items() if name.endswith(("up", "down"))
         }
 
-    def rows(self, ids: Sequence[list[int]]) -> list[Tensor]:
-        """Of each text [tokens + 1, dimension] of length 1: those between its marks, and their mean with them."""
-        longest = max(map(len, ids))
-        table = torch.zeros(len(ids), longest, dtype=torch.long)
-        mask = torch.zeros(len(ids), longest, dtype=torch.long)
-        for at, row in enumerate(ids):
-            table[at, : len(row)] = torch.tensor(row)
-            mask[at, : len(row)] = 1
+    def adapt(self, arrays: Mapping[str, NDArray[np.float32]]) -> None:
+        """By what earlier training has added, as `adapters` tells it."""
+        known = {name: torch.from_numpy(array) for name, array in arrays.items() if name.endswith(("up", "down"))}
+        self.bert.load_state_dict(known, strict=False)
+
+    def rows(self, ids: Sequence[list[int]]) -> Tensor:
+        """[tokens, dimension] of length 1, of all texts in a row: of each those between its marks, and their mean with
+        them.
+        """
+        table = torch.from_numpy(padded([np.array(row) for row in ids]))
+        mask = torch.from_numpy(padded([np.ones(len(row), np.int64) for row in ids]))
         found = self.bert(input_ids=table, attention_mask=mask).last_hidden_state
-        told = []
-        for at, row in enumerate(ids):
-            own = found[at, : len(row)]
-            told.append(torch.cat((own[1:-1], own.mean(dim=0, keepdim=True))))
-        return list(nn.functional.normalize(torch.cat(told), dim=-1).split([len(row) - 1 for row in ids]))
+        is_read = mask[..., None].to(found.dtype)
+        means = (found * is_read).sum(1) / is_read.sum(1)
+        longest = table.shape[1]
+        places = [
+            np.append(at * longest + np.arange(1, len(row) - 1), len(ids) * longest + at) for at, row in enumerate(ids)
+        ]
+        # Taken from one table at once: backward through a slice a text takes longer than through the encoder.
+        of_all = torch.cat((found.flatten(0, 1), means))[torch.from_numpy(np.concatenate(places))]
+        return nn.functional.normalize(of_all, dim=-1)
 
     def embed_parts(self, texts: Sequence[str]) -> list[EncodedPart]:
         """As `TransformerModel.embed_parts`."""
         ids = self.tokenize(texts)
         with torch.inference_mode():
-            rows = self.rows(ids)
-        return [EncodedPart(np.array(own[1:-1], np.int32), row.numpy()) for own, row in zip(ids, rows, strict=True)]
+            return encoded_parts(ids, self.rows(ids))
+
+
+def encoded_parts(ids: Sequence[list[int]], rows: Tensor) -> list[EncodedPart]:
+    """Of `AdaptedBert.rows`."""
+    vectors = np.split(rows.detach().numpy(), np.cumsum([len(row) - 1 for row in ids])[:-1])
+    return [EncodedPart(np.array(row[1:-1], np.int32), own) for row, own in zip(ids, vectors, strict=True)]
 
 
 def batch_inputs(
@@ -100,16 +119,27 @@ def batch_inputs(
 ) -> tuple[Tensor, ...]:
     """What `Network.forward` takes, with gradients through the vectors."""
     parts = list(dict.fromkeys(part for pair in pairs for side in (pair.left, pair.right) for part in side.texts))
-    rows = dict(zip(parts, encoder.rows([known[part] for part in parts]), strict=True))
-    encoded = {
-        part: EncodedPart(np.array(known[part][1:-1], np.int32), row.detach().numpy()) for part, row in rows.items()
-    }
-    joined = [tuple(join([encoded[part] for part in side.texts]) for side in (pair.left, pair.right)) for pair in pairs]
-    meeting = meet([(one, other) for one, other in joined], vocabulary)
-    one, other = (
-        nn.utils.rnn.pad_sequence([torch.cat([rows[part] for part in side.texts]) for side in sides], batch_first=True)
-        for sides in ([pair.left for pair in pairs], [pair.right for pair in pairs])
-    )
+    ids = [known[part] for part in parts]
+    rows = encoder.rows(ids)
+    encoded = dict(zip(parts, encoded_parts(ids, rows), strict=True))
+    ends = np.cumsum([len(row) - 1 for row in ids])
+    places = {part: np.arange(end - len(row) + 1, end) for part, row, end in zip(parts, ids, ends, strict=True)}
+    joined: dict[tuple[str, ...], TokenizedAnswer] = {}
+
+    def answer(side: AnswerParts) -> TokenizedAnswer:
+        texts = tuple(side.texts)
+        if texts not in joined:
+            joined[texts] = join([encoded[part] for part in texts])
+        return joined[texts]
+
+    meeting = meet([(answer(pair.left), answer(pair.right)) for pair in pairs], vocabulary)
+    with_nothing = torch.cat((rows, rows.new_zeros(1, rows.shape[1])))
+
+    def vectors(sides: Sequence[AnswerParts]) -> Tensor:
+        rows_of = [np.concatenate([places[part] for part in side.texts]) for side in sides]
+        return with_nothing[torch.from_numpy(padded(rows_of, fill=len(rows)))]
+
+    one, other = vectors([pair.left for pair in pairs]), vectors([pair.right for pair in pairs])
     flags, back, bonds, mask, other_mask = (torch.from_numpy(np.ascontiguousarray(array)) for array in meeting)
     bonds = torch.cat(((one @ other.transpose(1, 2))[..., None], bonds[..., 1:]), 3)
     return one, other, flags, back, bonds, mask, other_mask, torch.from_numpy(words)
@@ -117,36 +147,36 @@ def batch_inputs(
 
 def fit_tokens(
     encoder: AdaptedBert,
-    rounds: Iterable[Sequence[WordedPair]],
+    network: Network,
+    rounds: Iterable[Sequence[Sequence[WordedPair]]],
     num_rounds: int,
     scale: Scale,
     vocabulary: TokenVocabulary,
     *,
     seed: int,
+    pace: float,
     note: Callable[[str], None],
-) -> Network:
-    """Adapt the encoder and fit the head over its tokens, each round on pairs of its own, as many as in the first.
+) -> None:
+    """Adapt the encoder and fit the head over its tokens, each round on families of its own, as many as in the first.
 
-    AdamW with rates that rise for a moment and then fall to nothing.
+    AdamW with rates that rise for a moment and then fall to nothing; `pace`: times the usual ones.
     """
     torch.manual_seed(seed)
     random = Random(seed)
-    network = Network(encoder.bert.config.hidden_size, len(FEATURES))
     groups: list[dict[str, Any]] = [
-        {"params": list(network.parameters()), "peak": _RATE, "weight_decay": 1e-2},
+        {"params": list(network.parameters()), "peak": pace * _RATE, "weight_decay": 1e-2},
         {
             "params": [each for each in encoder.parameters() if each.requires_grad],
-            "peak": _ADAPTER_RATE,
+            "peak": pace * _ADAPTER_RATE,
             "weight_decay": 1e-2,
         },
     ]
     optimizer = torch.optim.AdamW(groups, lr=_RATE)
     num_steps = step = 0
-    for number, pairs in enumerate(rounds, 1):
-        words = scale(words_of(pairs))
-        known = token_ids(encoder, pairs)
-        lengths = [sum(len(known[part]) for side in (pair.left, pair.right) for part in side.texts) for pair in pairs]
-        batches = in_batches(lengths, random)
+    for number, families in enumerate(rounds, 1):
+        known = token_ids(encoder, families)
+        lengths = [max(_num_tokens(pair, known) for pair in family) for family in families]
+        batches = in_batches(lengths, [len(family) for family in families], random)
         num_steps = num_steps or len(batches) * num_rounds
         total, seen = 0.0, 0
         for batch in batches:
@@ -154,8 +184,9 @@ def fit_tokens(
             left = max(0.0, 1 - step / (num_steps + 1))
             for group in optimizer.param_groups:
                 group["lr"] = group["peak"] * min(1.0, step / _WARM_STEPS) * left
-            chosen = [pairs[at] for at in batch]
-            loss = loss_of(network(*batch_inputs(encoder, chosen, known, words[batch], vocabulary)), chosen)
+            chosen = [pair for at in batch for pair in families[at]]
+            words = scale(words_of(chosen))
+            loss = loss_of(network(*batch_inputs(encoder, chosen, known, words, vocabulary)), chosen)
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_([p for group in groups for p in group["params"]], 1.0)
@@ -165,10 +196,15 @@ def fit_tokens(
             if step % 100 == 0:
                 note(f"round {number} of {num_rounds}, step {step} of {num_steps}: loss {total / seen:.4f}")
                 total, seen = 0.0, 0
-    return network.eval()
+    network.eval()
 
 
-def token_ids(encoder: AdaptedBert, pairs: Sequence[WordedPair]) -> dict[str, list[int]]:
+def token_ids(encoder: AdaptedBert, families: Sequence[Sequence[WordedPair]]) -> dict[str, list[int]]:
     """Of all parts."""
-    parts = sorted({part for pair in pairs for side in (pair.left, pair.right) for part in side.texts})
+    sides = (side for family in families for pair in family for side in (pair.left, pair.right))
+    parts = sorted({part for side in sides for part in side.texts})
     return dict(zip(parts, encoder.tokenize(parts), strict=True))
+
+
+def _num_tokens(pair: WordedPair, known: dict[str, list[int]]) -> int:
+    return sum(len(known[part]) for side in (pair.left, pair.right) for part in side.texts)

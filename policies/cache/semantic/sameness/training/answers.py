@@ -12,7 +12,7 @@ from policies.cache.semantic.sameness.forms import SURE
 from policies.cache.semantic.sameness.matching import candidates, match_features, match_table, outline_of
 from policies.cache.semantic.sameness.parts import AnswerParts
 from policies.cache.semantic.sameness.training.batches import ReadPair, WordedPair, read
-from policies.cache.semantic.sameness.training.examples import AnswerPair
+from policies.cache.semantic.sameness.training.pairs import AnswerPair
 from policies.cache.semantic.sameness.words import word_features
 
 _NO_EXAMPLE = AnswerPair("", "", False, 1.0, "")

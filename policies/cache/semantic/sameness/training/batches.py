@@ -23,11 +23,11 @@ from policies.cache.semantic.sameness.alignment import (
     meet,
 )
 from policies.cache.semantic.sameness.parts import AnswerParts, parts_of, texts_of
-from policies.cache.semantic.sameness.training.examples import AnswerPair
+from policies.cache.semantic.sameness.training.pairs import AnswerPair
 from policies.cache.semantic.sameness.words import word_features
 
-_PAIRS_A_BATCH = 48
-_TOKENS_A_BATCH = 4_000
+_PAIRS_A_BATCH = 240
+_TOKENS_A_BATCH = 8_000
 _PARTS_A_BATCH = 64
 
 Encode = Callable[[Sequence[str]], list[EncodedPart]]
@@ -76,9 +76,11 @@ def encode_parts(
 
 def worded(examples: Sequence[AnswerPair]) -> list[WordedPair]:
     """Those that can be read."""
+    texts = dict.fromkeys(text for example in examples for text in (example.left, example.right))
+    parts = {text: parts_of(text) for text in texts}
     pairs = []
     for example in examples:
-        left, right = parts_of(example.left), parts_of(example.right)
+        left, right = parts[example.left], parts[example.right]
         if left is not None and right is not None:
             pairs.append(WordedPair(left, right, word_features(left.texts, right.texts), example))
     return pairs
@@ -90,14 +92,18 @@ def read(pair: WordedPair, encoded: dict[str, EncodedPart], vocabulary: TokenVoc
     return ReadPair(one, other, Meeting(*(of[0] for of in meet([(one, other)], vocabulary))), pair.words, pair.example)
 
 
-def in_batches(lengths: Sequence[int], random: Random) -> list[list[int]]:
-    """Positions of pairs of like length in tokens, in random order."""
+def in_batches(lengths: Sequence[int], counts: Sequence[int], random: Random) -> list[list[int]]:
+    """Positions of families of like length, in random order. `lengths`: tokens of a family's longest pair; `counts`:
+    its pairs.
+    """
     order = sorted(range(len(lengths)), key=lambda at: lengths[at] + 8 * random.random())
     batches: list[list[int]] = [[]]
+    num_pairs = longest = 0
     for at in order:
-        longest = max(lengths[each] for each in (*batches[-1][-1:], at))
-        if len(batches[-1]) >= _PAIRS_A_BATCH or longest * (len(batches[-1]) + 1) > _TOKENS_A_BATCH:
+        num_pairs, longest = num_pairs + counts[at], max(longest, lengths[at])
+        if num_pairs > _PAIRS_A_BATCH or longest * num_pairs > _TOKENS_A_BATCH:
             batches.append([])
+            num_pairs, longest = counts[at], lengths[at]
         batches[-1].append(at)
     random.shuffle(batches)
     return [batch for batch in batches if batch]

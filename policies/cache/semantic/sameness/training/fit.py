@@ -84,7 +84,7 @@ def token_log_odds(network: Network, pairs: Sequence[ReadPair], scale: Scale) ->
     told = np.zeros(len(pairs))
     words = scale(words_of(pairs))
     with torch.inference_mode():
-        for batch in in_batches([pair.num_tokens for pair in pairs], Random(0)):
+        for batch in in_batches([pair.num_tokens for pair in pairs], [1] * len(pairs), Random(0)):
             told[batch] = network(*tensors([pairs[at] for at in batch], words[batch])).numpy()
     return told
 
@@ -125,4 +125,4 @@ def loss_of(log_odds: Tensor, pairs: Sequence[ReadPair | WordedPair]) -> Tensor:
     is_same = torch.tensor([float(pair.example.is_same) for pair in pairs])
     weights = torch.tensor([pair.example.weight for pair in pairs])
     targets = is_same * (1 - 2 * _SMOOTH) + _SMOOTH
-    return functional.binary_cross_entropy_with_logits(log_odds, targets, weight=weights)
+    return functional.binary_cross_entropy_with_logits(log_odds, targets, weight=weights / weights.mean())

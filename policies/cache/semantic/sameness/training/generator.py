@@ -15,7 +15,7 @@ from policies.cache.semantic.sameness.training.facts.kinds import (
     kinds_in_english,
     words_of_slots,
 )
-from policies.cache.semantic.sameness.training.pairs import MadePair
+from policies.cache.semantic.sameness.training.pairs import MadePair, Meanings
 
 _FACTS_A_KIND = 10
 _CHANGES_A_FACT = 3
@@ -23,6 +23,9 @@ _OFTEN = 1.6
 """Weight of kinds that services are asked for most."""
 _SAYINGS_A_FACT = 4
 """Encoding a sentence is what costs: answers are put together from so many."""
+_WORDINGS_A_FAMILY = 5
+_CHANGES_A_FAMILY = 3
+_OTHER_MATTERS = 0.5
 _LAYOUTS = ("prose", "prose", "prose", "paragraphs", "bullets", "numbers", "headings")
 
 
@@ -77,21 +80,24 @@ class Generator:
         (recipe,) = self._random.choices([each for each, _ in recipes], [weight for _, weight in recipes])
         return recipe()
 
-    def sentences(self) -> MadePair:
-        """Two sentences, a list or a step each: the same, nearly the same, or of different matters."""
-        if self._random.random() < 0.2:
-            of_form = self._structures
-            make = self._random.choice((self._sentence_of_the_world, of_form.listed, of_form.stepped, of_form.coded))
-            return make()
+    def fact_and_changes(self) -> Meanings:
+        """Wordings of a fact, then of what is nearly the same, half of them in a wording of the fact."""
         fact = self._fact()
-        way = self._random.choices(("same", "changed", "other matter"), (50, 38, 12))[0]
-        other = fact if way == "same" else self._changed(fact) if way == "changed" else self._fact()
-        one, number = self._say(fact)
-        keeps = way == "changed" and self._random.random() < 0.5
-        two, _ = self._say(other, number if keeps else None)
-        if one == two and other != fact:
-            return self.sentences()
-        return MadePair(one, two, other == fact, frozenset((fact.kind, other.kind)), f"sentences, {way}")
+        said = dict(self._say(fact) for _ in range(_WORDINGS_A_FAMILY))
+        meanings = [list(said)]
+        for _ in range(_CHANGES_A_FAMILY):
+            changed = self._changed(fact)
+            numbers = [self._random.choice(list(said.values())), None][: self._random.choice((1, 1, 2))]
+            meanings.append([self._say(changed, number)[0] for number in numbers])
+        if self._random.random() < _OTHER_MATTERS:
+            meanings.append([self._say(self._fact(frozenset((fact.kind,))))[0]])
+        return [[text for text in said_so if said_so is meanings[0] or text not in said] for said_so in meanings]
+
+    def of_form(self) -> MadePair:
+        """Two sentences, lists or steps whose form or language tells."""
+        of_form = self._structures
+        make = self._random.choice((self._sentence_of_the_world, of_form.listed, of_form.stepped, of_form.coded))
+        return make()
 
     def long_pair(self) -> MadePair:
         """Of many facts, all the same or all but one."""

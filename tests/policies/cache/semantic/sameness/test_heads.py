@@ -13,9 +13,10 @@ from policies.cache.semantic.sameness import head as head_module
 from policies.cache.semantic.sameness.alignment import EncodedPart, Meeting, TokenVocabulary, join, meet
 from policies.cache.semantic.sameness.head import Card, HeadWeights, ReadPart, TokenHead, WordHead, load_weights
 from policies.cache.semantic.sameness.parts import parts_of
-from policies.cache.semantic.sameness.training.examples import TEST_KINDS, AnswerPair, own
+from policies.cache.semantic.sameness.training.examples import TEST_KINDS, own
 from policies.cache.semantic.sameness.training.facts.kinds import all_kinds
 from policies.cache.semantic.sameness.training.generator import Generator
+from policies.cache.semantic.sameness.training.pairs import AnswerPair
 from policies.cache.semantic.sameness.words import FEATURES, word_features
 
 DIMENSION = 8

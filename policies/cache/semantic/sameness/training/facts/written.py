@@ -1,0 +1,46 @@
+"""What was written by hand as a whole: sayings, a fact each, and answers of several facts, each in three wordings of
+different form, with three things that are nearly the same and are not. Own writing, JSON lines.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from policies.cache.semantic.sameness.training.pairs import Meanings
+
+_HERE = Path(__file__).parent
+_PLACES = 20
+
+
+class _Line(msgspec.Struct, frozen=True):
+    say: list[str]
+    others: list[str] = msgspec.field(name="not")
+
+
+def sayings(places: range) -> Sequence[Meanings]:
+    """Those whose place, one of twenty by its text, is among these."""
+    return _within("sayings", places)
+
+
+def written_answers(places: range) -> Sequence[Meanings]:
+    """Of several facts each, in prose, lists, tables, questions and answers."""
+    return _within("answers", places)
+
+
+def _within(folder: str, places: range) -> list[Meanings]:
+    return [meanings for meanings in _read(folder) if zlib.crc32(meanings[0][0].encode()) % _PLACES in places]
+
+
+@cache
+def _read(folder: str) -> list[Meanings]:
+    lines = [
+        msgspec.json.decode(line, type=_Line)
+        for path in sorted((_HERE / folder).glob("*.jsonl"))
+        for line in path.read_bytes().splitlines()
+    ]
+    return [[line.say, *([other] for other in line.others)] for line in lines]
