@@ -83,8 +83,8 @@ def examples(paraqa: Path | None, seed: int, num_families: int, num_answers: int
     count = num_answers // 20
     sets.answers.extend(pair for family in written(seed + 7, count, HELD_SAYINGS, _HELD_ANSWERS) for pair in family)
     # Pairs of one family are not told independently: they would outvote all others.
-    sets.calibration.extend(_one_of_each(seed, written(seed + 8, count, HELD_SAYINGS, _CALIBRATION_ANSWERS)))
-    sets.test.extend(_one_of_each(seed, written(seed + 9, count, TEST_SAYINGS, _TEST_ANSWERS)))
+    sets.calibration.extend(one_of_each(seed, written(seed + 8, count, HELD_SAYINGS, _CALIBRATION_ANSWERS)))
+    sets.test.extend(one_of_each(seed, written(seed + 9, count, TEST_SAYINGS, _TEST_ANSWERS)))
     if paraqa is not None:
         of_paraqa = _paraqa(paraqa)
         sets.sentences.extend(of_paraqa.sentences)
@@ -143,14 +143,11 @@ def written(seed: int, count: int, of_sayings: range, of_answers: range) -> list
     return [family_of(meanings, "written") for meanings in (*made, *written_answers(of_answers))]
 
 
-def _one_of_each(seed: int, families: Sequence[Family]) -> list[AnswerPair]:
-    """Of each family a pair that says the same and one that does not."""
+def one_of_each(seed: int, families: Sequence[Family]) -> list[AnswerPair]:
+    """Of each family a pair that says the same, if there is one, and one that does not."""
     random = Random(seed)
-    return [
-        random.choice([pair for pair in family if pair.is_same is is_same])
-        for family in families
-        for is_same in (True, False)
-    ]
+    told = [[pair for pair in family if pair.is_same is is_same] for family in families for is_same in (True, False)]
+    return [random.choice(pairs) for pairs in told if pairs]
 
 
 def _of_pair(pair: MadePair) -> AnswerPair:

@@ -8,7 +8,12 @@ from random import Random
 import pytest
 
 from policies.cache.semantic.sameness.parts import parts_of
-from policies.cache.semantic.sameness.training.examples import HELD_SAYINGS, KNOWN_SAYINGS, TEST_SAYINGS
+from policies.cache.semantic.sameness.training.examples import (
+    HELD_SAYINGS,
+    KNOWN_SAYINGS,
+    TEST_SAYINGS,
+    one_of_each,
+)
 from policies.cache.semantic.sameness.training.facts.kinds import all_kinds
 from policies.cache.semantic.sameness.training.facts.written import sayings, written_answers
 from policies.cache.semantic.sameness.training.generator import Generator
@@ -35,6 +40,12 @@ def test_family_counts_as_its_texts_do_and_both_verdicts_alike() -> None:
         weights[pair.is_same] += pair.weight
 
     assert weights[True] == pytest.approx(weights[False]) == pytest.approx(1.5)
+
+
+def test_one_pair_of_each_verdict_stands_for_a_family() -> None:
+    """Where a family has one: wordings put together by chance may all be equal."""
+    families = [family_of([["a", "b", "c"], ["x"]], "made"), family_of([["a", "a"], ["x"]], "made")]
+    assert sorted(pair.is_same for pair in one_of_each(1, families)) == [False, False, True]
 
 
 def test_generator_tells_a_fact_in_words_that_none_of_its_changes_has() -> None:
