@@ -74,6 +74,7 @@ def looking(browser: playwright.Browser, gateway: Gateway, name: str, **look: ob
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("dialog", lambda dialog: (said.append(f"a dialog: {dialog.message}"), dialog.accept()))
         page.goto("/dashboard")
+        playwright.expect(page.get_by_label("Key")).to_be_focused()
         page.get_by_label("Key").fill(ENVIRON[name])
         page.get_by_role("button", name="Sign in").click()
         page.get_by_role("navigation", name="Pages").wait_for()

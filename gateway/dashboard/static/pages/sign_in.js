@@ -12,7 +12,9 @@ const FAILED = {
 
 /** The form. */
 export function draw(onDone) {
-  const field = h("input", { type: "password", name: "key", autocomplete: "current-password", required: true, autofocus: true });
+  const field = h("input", { type: "password", name: "key", autocomplete: "current-password", required: true });
+  // Not `autofocus`, which waits for the next frame: by then somebody may be typing, and the browser complains.
+  queueMicrotask(() => field.focus());
   const reason = new URLSearchParams(location.search).get("signed_in");
   const said = h("p", { class: "bad", role: "alert" }, Object.hasOwn(FAILED, reason) ? FAILED[reason] : "");
   const submit = async (event) => {
