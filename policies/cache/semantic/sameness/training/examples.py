@@ -5,7 +5,6 @@ a whole, and ParaQA by its questions.
 from __future__ import annotations
 
 import gzip
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
@@ -15,7 +14,7 @@ import msgspec
 
 from policies.cache.semantic.sameness.training.contrasts import Contrasts
 from policies.cache.semantic.sameness.training.facts.kinds import all_kinds, kinds_in_english
-from policies.cache.semantic.sameness.training.facts.written import sayings, written_answers
+from policies.cache.semantic.sameness.training.facts.written import sayings, twentieth, written_answers
 from policies.cache.semantic.sameness.training.generator import Generator
 from policies.cache.semantic.sameness.training.pairs import AnswerPair, Family, MadePair, family_of
 from policies.cache.semantic.sameness.training.passages import passages
@@ -26,18 +25,13 @@ would flatter. The same subjects are trained on in other words, written without 
 """
 
 
-def _twentieth(kind: str) -> int:
-    """Of all kinds, each in the same one for good."""
-    return zlib.crc32(kind.encode()) % 20
-
-
-TEST_KINDS = EVALUATED_KINDS | frozenset(("it", *(kind for kind in kinds_in_english() if _twentieth(kind) < 2)))
+TEST_KINDS = EVALUATED_KINDS | frozenset(("it", *(kind for kind in kinds_in_english() if twentieth(kind) < 2)))
 """Kinds that no training sees: what a head says of the others is surer than what it is worth elsewhere."""
-HELD_KINDS = frozenset(("fr", *(kind for kind in kinds_in_english() if _twentieth(kind) < 5))) - TEST_KINDS
+HELD_KINDS = frozenset(("fr", *(kind for kind in kinds_in_english() if twentieth(kind) < 5))) - TEST_KINDS
 """Kinds of facts of which no sentence is trained on: what sentences are worth in answers is learned from these too."""
 _KNOWN_KINDS = all_kinds() - HELD_KINDS - TEST_KINDS
 TEST_SAYINGS, HELD_SAYINGS, KNOWN_SAYINGS = range(2), range(2, 5), range(5, 20)
-"""Of twenty places: likewise."""
+"""By `twentieth`: likewise."""
 _TEST_ANSWERS, _CALIBRATION_ANSWERS = range(3), range(3, 6)
 _HELD_ANSWERS, _KNOWN_ANSWERS = range(6, 11), range(11, 20)
 _FACTS_A_KIND = 40
@@ -185,6 +179,7 @@ def _paraqa(path: Path) -> AnswerPairs:
     place = {root: random.choices((0, 1, 2), (0.7, 0.15, 0.15))[0] for root in sorted({find(row.a) for row in rows})}
     sets = AnswerPairs([], [], [], [])
     families: dict[str, Family] = {}
+    held = {1: sets.answers, 2: sets.calibration}
     for row in unseen(rows):
         sets.test.append(AnswerPair(row.a, row.b, bool(row.y), 1.0, f"paraqa {row.kind}"))
     for row in rows:
@@ -192,10 +187,9 @@ def _paraqa(path: Path) -> AnswerPairs:
         # Of what was translated there and back and not read one in three has shifted in meaning.
         weight = 0.5 if row.y and row.bt and not row.read else 1.0
         if root not in read and (weight == 1.0 or place[root] == 0):
-            pair = AnswerPair(row.a, row.b, bool(row.y), weight, f"paraqa {row.kind}")
-            into = (families.setdefault(root, []), sets.answers, sets.calibration)[place[root]]
-            into.append(pair)
-    sets.sentences.extend(family for family in families.values() if family)
+            into = held[place[root]] if place[root] in held else families.setdefault(root, [])
+            into.append(AnswerPair(row.a, row.b, bool(row.y), weight, f"paraqa {row.kind}"))
+    sets.sentences.extend(families.values())
     return sets
 
 

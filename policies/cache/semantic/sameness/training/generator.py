@@ -16,6 +16,7 @@ from policies.cache.semantic.sameness.training.facts.kinds import (
     words_of_slots,
 )
 from policies.cache.semantic.sameness.training.pairs import MadePair, Meanings
+from policies.cache.semantic.sameness.training.passages import prose
 
 _FACTS_A_KIND = 10
 _CHANGES_A_FACT = 3
@@ -116,7 +117,7 @@ class Generator:
             self._say(other, number if keeps else None)[0] for other, (_, number) in zip(others, lines, strict=True)
         ]
         kinds = frozenset(fact.kind for fact in facts)
-        return self._turned(MadePair(_prose([line for line, _ in lines]), _prose(turned), is_same, kinds, "long"))
+        return self._turned(MadePair(prose([line for line, _ in lines]), prose(turned), is_same, kinds, "long"))
 
     def says_nothing(self) -> list[str]:
         """Sentences that may be left out."""
@@ -235,7 +236,7 @@ class Generator:
         if style != "plain":
             self._random.shuffle(lines)
             self._random.shuffle(turned)
-        say = self._wrapped if style == "wrapped" else _prose
+        say = self._wrapped if style == "wrapped" else prose
         kinds = frozenset(fact.kind for fact in (*facts, *others))
         return self._turned(MadePair(say(lines), say(turned), way == "same", kinds, f"several, {way}, {style}"))
 
@@ -251,9 +252,9 @@ class Generator:
             if random.random() < 0.6:
                 random.shuffle(mixed)
             if layout == "prose" or len(mixed) < 3:
-                return _prose([*before, *mixed, *after])
+                return prose([*before, *mixed, *after])
             cut = random.randint(1, len(mixed) - 1)
-            parts = [_prose(mixed[:cut]), _prose(mixed[cut:])]
+            parts = [prose(mixed[:cut]), prose(mixed[cut:])]
             if layout == "headings":
                 names = random.sample(words["heading"], 2)
                 parts = [
@@ -266,7 +267,7 @@ class Generator:
         if random.random() < 0.3:
             rest = [line.rstrip(".") for line in rest]
         items = "\n".join(mark + line for mark, line in zip(marks, rest, strict=False))
-        return "\n\n".join([text for text in (_prose(first), items, _prose([*asides, *after])) if text])
+        return "\n\n".join([text for text in (prose(first), items, prose([*asides, *after])) if text])
 
     def _sentence_of_the_world(self) -> MadePair:
         return self._worldly(1)
@@ -296,7 +297,7 @@ class Generator:
             turned.append(wording.format(**self._slots.foreign_said(language, others)))
         if len(lines) > 1 and self._random.random() < 0.5:
             self._random.shuffle(turned)
-        return self._turned(MadePair(_prose(lines), _prose(turned), is_same, frozenset((language,)), "world"))
+        return self._turned(MadePair(prose(lines), prose(turned), is_same, frozenset((language,)), "world"))
 
     def _sectioned(self) -> MadePair:
         """Facts of one kind, each under a heading of its own; or two of them under each other's."""
@@ -328,8 +329,3 @@ class Generator:
         if pair.left == pair.right and not pair.is_same:
             return self.pair()
         return pair.turned(self._random)
-
-
-def _prose(lines: list[str]) -> str:
-    """One behind the other, where what is no sentence ends as one."""
-    return " ".join(f"{line}." if line[-1].isalnum() or line[-1] in ")%" else line for line in lines)

@@ -30,6 +30,11 @@ def passages(facts: Sequence[Meanings], random: Random) -> Meanings:
     ]
 
 
+def prose(lines: Sequence[str]) -> str:
+    """One behind the other, where what is no sentence ends as one."""
+    return " ".join(f"{line}." if line[-1].isalnum() or line[-1] in ")%" else line for line in lines)
+
+
 def _in_order(sentences: Sequence[str | None], order: Sequence[int] | None) -> list[str]:
     ordered = sentences if order is None else [sentences[at] for at in order]
     return [sentence for sentence in ordered if sentence is not None]
@@ -38,6 +43,6 @@ def _in_order(sentences: Sequence[str | None], order: Sequence[int] | None) -> l
 def _laid_out(sentences: Sequence[str], random: Random) -> str:
     layout = random.choices(("prose", "lines", "items"), (6, 2, 2))[0]
     if layout == "prose":
-        return " ".join(sentence if sentence[-1] in ".!?" else f"{sentence}." for sentence in sentences)
+        return prose(sentences)
     mark = "- " if layout == "items" else ""
     return "\n".join(f"{mark}{sentence}" for sentence in sentences)
