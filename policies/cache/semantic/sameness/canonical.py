@@ -7,10 +7,10 @@ to know that a quarter to six in the evening is 17:45.
 from __future__ import annotations
 
 import re
-import unicodedata
 
 from policies.cache.semantic.sameness.languages import in_digits_of, language_of
 from policies.cache.semantic.sameness.number_words import in_digits
+from policies.cache.semantic.sameness.signs import in_words, of_one_width
 
 _MONTH_NAMES = (
     "january february march april may june july august september october november december "
@@ -30,6 +30,9 @@ _DAY_FIRST = re.compile(
 )
 _MONTH_FIRST = re.compile(rf"\b({_MONTH})\.? (?:the )?{_DAY}(?!\d|:|\s*(?:am|pm))(?:,? (\d{{4}})\b)?", re.IGNORECASE)
 _ISO_DATE = re.compile(r"\b(\d{4})-(\d{2})-(\d{2})\b")
+_DOTTED_DATE = re.compile(r"\b(\d{1,2})\.(0?[1-9]|1[0-2])\.((?:19|20)\d{2})\b")
+_MONTH_NUMBER = re.compile(r"(?<![\d/])(0?[1-9]|1[0-2])/((?:19|20)\d{2})\b(?!/)")
+_MONTH_AND_YEAR = re.compile(rf"\b({_MONTH})\.?,? (?:of |de |del )?((?:19|20)\d{{2}})\b", re.IGNORECASE)
 
 _HALF_DAY = r"a\.m\.|am|p\.m\.|pm|in the (?:morning|afternoon|evening)|at night"
 _SPOKEN = re.compile(
@@ -93,12 +96,14 @@ _LONE = re.compile(
     r"\b(?:a|one) (?=(?:day|week|month|year|minute|second(?! (?!and\b|or\b|later\b)\w)|metre|kilometre|litre)\b)",
     re.IGNORECASE,
 )
+_AND_A_HALF = re.compile(r"\b(one|\d+)(?: and a half| 1/2)\b(?!/)", re.IGNORECASE)
 _PHRASES = [
     (re.compile(rf"\b(?:{form})\b", re.IGNORECASE), plain)
     for form, plain in (
         ("half an hour", "30 minutes"),
         ("a quarter of an hour", "15 minutes"),
         ("an hour and a half", "90 minutes"),
+        ("1[.,]5 hours?", "90 minutes"),
         ("an hour", "1 hours"),
         ("a fortnight", "2 weeks"),
         ("half a dozen", "6"),
@@ -117,16 +122,21 @@ _DECIMAL_ZEROS = re.compile(r"(?<![\d.,])(\d+)[.,]00?(?![\d.,]*\d)|(?<![\d.,])(\
 
 def canonical(text: str) -> str:
     """The text in that form. Case, sentences and what else stands there stay as they are."""
-    text = unicodedata.normalize("NFKC", text).replace("\u2019", "'").replace("\u2018", "'")
+    text = of_one_width(text).replace("\u2019", "'").replace("\u2018", "'")
     language = language_of(text)
+    text = in_words(text)
     text = in_digits(text) if language == "en" else in_digits_of(text, language)
     text = _RATE.sub(r"\1 per ", text)
+    text = _AND_A_HALF.sub(lambda found: f"{1 if found[1].lower() == 'one' else found[1]}.5", text)
     for form, plain in _PHRASES:
         text = form.sub(plain, text)
     text = _NOT.sub(" not", text)
     text = _ISO_DATE.sub(_iso, text)
+    text = _DOTTED_DATE.sub(lambda found: _date(found[1], _MONTHS[int(found[2]) - 1], found[3]), text)
+    text = _MONTH_NUMBER.sub(lambda found: f"{_MONTHS[int(found[1]) - 1]} {found[2]}", text)
     text = _MONTH_FIRST.sub(lambda found: _date(found[2], found[1], found[3]), text)
     text = _DAY_FIRST.sub(lambda found: _date(found[1], found[2], found[3]), text)
+    text = _MONTH_AND_YEAR.sub(lambda found: f"{_MONTH_OF[found[1].lower()]} {found[2]}", text)
     text = _SPOKEN.sub(_spoken, text)
     text = _CLOCK.sub(_clock, text)
     text = _DAY_CLOCK.sub(lambda found: f"{int(found[1])}:{found[2] or found[3] or '00'}", text)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-import unicodedata
+
+from policies.cache.semantic.sameness.signs import of_one_width
 
 _SPACE = re.compile(r"\s+")
 _EDGES = ".!?,;: "
@@ -26,7 +27,7 @@ _COURTEOUS = frozenset(
 
 def normal_form(text: str) -> str:
     """The text without what people do not read: width of letters, case, white space, punctuation at its ends."""
-    return _SPACE.sub(" ", unicodedata.normalize("NFKC", text).casefold()).strip(_EDGES)
+    return _SPACE.sub(" ", of_one_width(text).casefold()).strip(_EDGES)
 
 
 def without_courtesies(text: str) -> str:

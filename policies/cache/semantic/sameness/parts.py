@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from policies.cache.semantic.sameness.canonical import canonical
+from policies.cache.semantic.sameness.languages import language_of
 from policies.cache.semantic.sameness.polar import ITEM_MARK, stated
 from policies.cache.semantic.sameness.tables import with_fields
 
@@ -27,6 +28,15 @@ _TITLE = ":"
 """What a line ends with that names what follows; marked headings are given it."""
 _FIELD = re.compile(r":\s+\S|^\s*\|")
 _SHORT_ITEM_WORDS = 5
+_ALTERNATIVES = re.compile(
+    r"\b(?:ways|options|choices|alternatives|possibilities|methods|either|any (?:one )?of|(?:one|1) of|choose|pick|"
+    r"möglichkeiten|optionen|wege|entweder|(?:eines|eine|einer) (?:der|dieser)|façons|moyens|possibilités|choix|"
+    r"formas|opciones|maneras|posibilidades|modi|opzioni|possibilità|scelte)\b",
+    re.IGNORECASE,
+)
+"""In what leads over to things of which one is enough: as a sentence they have an "or" between them."""
+_ALL_OF_THEM = re.compile(r"\b(?:all|both|each|every|alle|beide|tous|toutes|todos|todas|tutti|tutte)\b", re.IGNORECASE)
+_OR = {"en": "or", "de": "oder", "fr": "ou", "es": "o", "it": "o"}
 _WORD = re.compile(r"\w+")
 _OF_ANOTHER = re.compile(r"(?:it|its|he|his|she|her|they|their|this|that|these|those)\b", re.IGNORECASE)
 _MAX_OTHER_WORDS = 4
@@ -118,7 +128,7 @@ class _Collected:
         top = min(item.indent for item in items)
         begins = [at for at, item in enumerate(items) if item.indent == top or at == 0]
         if lead and len(begins) == len(items) and all(len(item.text.split()) <= _SHORT_ITEM_WORDS for item in items):
-            self._add(f"{lead.rstrip(': ')}: {', '.join(item.text.rstrip('.,;') for item in items)}.", under)
+            self._add(f"{lead.rstrip(': ')}: {_listed(lead, [item.text.rstrip('.,;') for item in items])}.", under)
             return
         at = self._add(lead, under) if lead else under
         for begin, end in zip(begins, (*begins[1:], len(items)), strict=True):
@@ -126,6 +136,13 @@ class _Collected:
                 self._add_list(items[begin].text, items[begin + 1 : end], at)
             else:
                 self._add(items[begin].text, at)
+
+
+def _listed(lead: str, items: Sequence[str]) -> str:
+    """As a sentence lists them."""
+    if len(items) < 2 or _ALTERNATIVES.search(lead) is None or _ALL_OF_THEM.search(lead) is not None:
+        return ", ".join(items)
+    return f"{', '.join(items[:-1])} {_OR[language_of(lead)]} {items[-1]}"
 
 
 def _with_answers(sentences: list[str]) -> list[str]:

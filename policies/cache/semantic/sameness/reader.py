@@ -17,6 +17,8 @@ from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabul
 from policies.cache.semantic.sameness.forms import SURE, Unreadable, for_sure
 from policies.cache.semantic.sameness.head import AnswerHead, ReadPart, TokenHead, WordHead, load_weights
 from policies.cache.semantic.sameness.matching import (
+    DISPLACED,
+    MAX_DISPLACEMENT,
     Outline,
     candidates,
     displacement,
@@ -25,6 +27,7 @@ from policies.cache.semantic.sameness.matching import (
     outline_of,
 )
 from policies.cache.semantic.sameness.parts import AnswerParts, parts_of
+from policies.cache.semantic.sameness.signs import differ_in_code
 from policies.cache.semantic.sameness.words import FEATURES, ReadWords, features_between, read_part, word_features
 
 _PARTS_A_ROUND = 8
@@ -34,9 +37,6 @@ _MAX_KEPT_ANSWERS = 256
 """In their parts; of up to 4,800 characters each."""
 _LEAST_MATTER = 0.02
 """A part that less probably says anything of the matter is held against no others: it would change next to nothing."""
-_MAX_DISPLACEMENT = 0.25
-_DISPLACED = -3.0
-"""Log odds of 22 to 439: so many made-up pairs of more displacement said the same and did not."""
 _WORDS_SURE = 2.2
 """Log odds of nine in ten."""
 _MAX_KEPT_PARTS = 2048
@@ -121,7 +121,9 @@ class Reader:
         if match is None:
             return Compared(is_done=False)
         log_odds = self._answers.log_odds(match.features, features)
-        return _told(log_odds if match.displacement <= _MAX_DISPLACEMENT else min(log_odds, _DISPLACED), features)
+        if differ_in_code(left, right):
+            log_odds = min(log_odds, 0.0)
+        return _told(log_odds if match.displacement <= MAX_DISPLACEMENT else min(log_odds, DISPLACED), features)
 
     def _parts_of(self, answer: str) -> AnswerParts | None:
         """As `parts_of`: a new answer is held against several, in several rounds."""

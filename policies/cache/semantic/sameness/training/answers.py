@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabulary
 from policies.cache.semantic.sameness.forms import SURE
-from policies.cache.semantic.sameness.matching import candidates, match_features, match_table, outline_of
+from policies.cache.semantic.sameness.matching import (
+    MAX_DISPLACEMENT,
+    candidates,
+    displacement,
+    match_features,
+    match_table,
+    outline_of,
+)
 from policies.cache.semantic.sameness.parts import AnswerParts
 from policies.cache.semantic.sameness.training.batches import ReadPair, WordedPair, read
 from policies.cache.semantic.sameness.training.pairs import AnswerPair
@@ -23,14 +31,23 @@ Matters = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 """[parts], probabilities, of [parts, dimension]."""
 
 
-def features_of(
+class Matched(NamedTuple):
+    """`features` [pairs, MATCH_FEATURES and FEATURES]; `displaced` [pairs]: which a rule calls different, whatever the
+    head says of them.
+    """
+
+    features: NDArray[np.float32]
+    displaced: NDArray[np.bool_]
+
+
+def matched(
     pairs: Sequence[WordedPair],
     encoded: dict[str, EncodedPart],
     vocabulary: TokenVocabulary,
     told: Told,
     matters: Matters,
-) -> NDArray[np.float32]:
-    """[pairs, MATCH_FEATURES and FEATURES]."""
+) -> Matched:
+    """How the parts of each pair match."""
     answers = [(pair.left, pair.right) for pair in pairs]
     outlines = {part: outline_of(encoded[part]) for pair in answers for side in pair for part in side.texts}
     found = [
@@ -45,15 +62,22 @@ def features_of(
     listed = sorted(pair for pair in sentences if pair[0] != pair[1])
     made = [read(_worded([one], [other]), encoded, vocabulary) for one, other in listed]
     odds = dict(zip(listed, told(made), strict=True))
-    rows = []
-    for pair, (ones, others), matches in zip(pairs, answers, found, strict=True):
-        one, other = (matters(np.stack([encoded[part].vectors[-1] for part in side.texts])) for side in (ones, others))
+    mattering = [
+        (_matters(ones.texts, encoded, matters), _matters(others.texts, encoded, matters)) for ones, others in answers
+    ]
+    rows, displaced = [], []
+    for pair, (ones, others), of_parts, matches in zip(pairs, answers, mattering, found, strict=True):
         of_matches = {
             match: float(odds.get((ones.texts[match.one], others.texts[match.other]), SURE)) for match in matches
         }
         table = match_table(of_matches, (ones, others))
-        rows.append(np.concatenate((match_features(table, (one, other), (ones, others)), pair.words)))
-    return np.stack(rows)
+        rows.append(np.concatenate((match_features(table, of_parts, (ones, others)), pair.words)))
+        displaced.append(displacement(table, of_parts, (ones, others)) > MAX_DISPLACEMENT)
+    return Matched(np.stack(rows), np.array(displaced))
+
+
+def _matters(parts: Sequence[str], encoded: dict[str, EncodedPart], matters: Matters) -> NDArray[np.float32]:
+    return matters(np.stack([encoded[part].vectors[-1] for part in parts]))
 
 
 def _worded(ones: list[str], others: list[str]) -> WordedPair:

@@ -123,6 +123,10 @@ class Generator:
         """Sentences that may be left out."""
         return [line for name in ("opening", "closing", "aside", "heading") for line in self._words[name]]
 
+    def sections(self) -> list[str]:
+        """Headings that name what is spoken of."""
+        return list(self._words["section"])
+
     def _fact(self, without: frozenset[str] = frozenset()) -> _Fact:
         """Of kinds with many wordings more often: these take more to learn."""
         names = [name for name in self.kinds if name not in without]

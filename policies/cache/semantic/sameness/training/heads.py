@@ -13,9 +13,10 @@ from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabul
 from policies.cache.semantic.sameness.head import HeadScores
 from policies.cache.semantic.sameness.parts import texts_of
 from policies.cache.semantic.sameness.training.adapted import AdaptedBert
-from policies.cache.semantic.sameness.training.answers import features_of
+from policies.cache.semantic.sameness.training.answers import Matched, matched
 from policies.cache.semantic.sameness.training.batches import WordedPair, encode_parts, worded
 from policies.cache.semantic.sameness.training.examples import AnswerPairs
+from policies.cache.semantic.sameness.training.facts.written import wrapping
 from policies.cache.semantic.sameness.training.fit import (
     Scale,
     bend_of,
@@ -33,6 +34,12 @@ from policies.cache.semantic.sameness.training.scores import scores_of
 from policies.cache.semantic.sameness.words import word_features
 
 _LAYER_EPOCHS = 40
+_SAYS, _NAMES, _SAYS_NOTHING = 0.55, 0.05, 0.4
+"""Weights of all sentences that say something of the matter, of all headings that name it, of all else: what matters
+and is taken for a greeting makes answers the same that are not.
+"""
+_ROUNDED = 0.25
+"""Log odds of slack: weights are kept in half precision."""
 _PAIRS_OF_PARTS = 10_000
 """Of sentences, whose parts all say something of the matter."""
 
@@ -61,13 +68,17 @@ def fit_answers(
     """The head that knows which parts matter, that over answers by their parts, and that by words alone."""
     answers = [worded(pairs) for pairs in sets[1:]]
     note(f"pairs of answers: {', '.join(str(len(one)) for one in answers)}")
-    says_nothing = [part for line in Generator(Random(0), frozenset()).says_nothing() for part in texts_of(line)]
+    words = Generator(Random(0), frozenset())
+    says_nothing, named = (
+        [part for line in lines for part in texts_of(line)]
+        for lines in ((*words.says_nothing(), *wrapping()), words.sections())
+    )
     sentences = [pair for family in sets.sentences for pair in family][:_PAIRS_OF_PARTS]
-    encoded = encode_parts([sentences, *sets[1:]], says_nothing, encoder.embed_parts, note)
-    matters = fit_matters(*_parts(sentences, says_nothing, encoded))
+    encoded = encode_parts([sentences, *sets[1:]], [*says_nothing, *named], encoder.embed_parts, note)
+    matters = fit_matters(*_parts([*sentences, *sets.answers], named, says_nothing, encoded))
 
-    def rows_of(pairs: Sequence[WordedPair]) -> NDArray[np.float32]:
-        return features_of(
+    def matched_of(pairs: Sequence[WordedPair]) -> Matched:
+        return matched(
             pairs,
             encoded,
             vocabulary,
@@ -75,28 +86,55 @@ def fit_answers(
             lambda vectors: 1 / (1 + np.exp(-(vectors.astype(np.float32) @ matters[0][0] + matters[1]))),
         )
 
-    rows = [rows_of(one) for one in answers]
-    rows_of_other_matters = rows_of(_of_other_matters(answers[1]))
     heads = AnswerHeads({"matters.weight": matters[0], "matters.bias": matters[1]}, {}, {}, {})
-    is_same = [np.array([pair.example.is_same for pair in one]) for one in answers]
-    for name, seen in (("answer", rows), ("words", [words_of(one) for one in answers])):
-        scale = scale_of(seen[0])
-        layers = fit_layers(seen[0], answers[0], scale, epochs=_LAYER_EPOCHS, seed=seed)
-        heads.arrays.update({f"{name}.mean": scale.mean, f"{name}.deviation": scale.deviation})
-        for number, at in enumerate(("0", "3")):
-            for kind in ("weight", "bias"):
-                heads.arrays[f"{name}.{number}.{kind}"] = layers.state_dict()[f"{at}.{kind}"].numpy()
-        raw = [layers_log_odds(layers, seen[number], scale) for number in (1, 2)]
-        odds, same = raw[0], is_same[1]
-        if name == "answer":
-            # A cache compares as many that are of another matter as differ in one fact.
-            others = layers_log_odds(layers, rows_of_other_matters, scale)
-            odds, same = np.concatenate((odds, others)), np.concatenate((same, np.zeros(len(others), bool)))
-        slope, intercept = heads.bends[name] = bend_of(odds, same)
-        bent = [slope * each + intercept for each in raw]
-        heads.floors[name] = min(float(each[same].min()) for each, same in zip(bent, is_same[1:], strict=True))
-        heads.scores[name] = scores_of(bent[1], is_same[2])
+    left = [_left_to_head(matched_of(one), one) for one in answers]
+    # A cache compares as many that are of another matter as differ in one fact.
+    others = matched_of(_of_other_matters(answers[1])).features
+    _fit_head(heads, "answer", left, others, seed)
+    _fit_head(heads, "words", [_Seen(words_of(one), one) for one in answers], None, seed)
     return heads
+
+
+class _Seen(NamedTuple):
+    """`features` [pairs, features]: what a head sees of these."""
+
+    features: NDArray[np.float32]
+    pairs: list[WordedPair]
+
+    @property
+    def is_same(self) -> NDArray[np.bool_]:
+        """[pairs]."""
+        return np.array([pair.example.is_same for pair in self.pairs])
+
+
+def _left_to_head(seen: Matched, pairs: Sequence[WordedPair]) -> _Seen:
+    """Without those that a rule calls different, whatever the head says: they look as if they were the same, and would
+    make it doubt what is.
+    """
+    is_left = ~seen.displaced
+    return _Seen(seen.features[is_left], [pair for pair, is_kept in zip(pairs, is_left, strict=True) if is_kept])
+
+
+def _fit_head(
+    heads: AnswerHeads, name: str, sets: Sequence[_Seen], others: NDArray[np.float32] | None, seed: int
+) -> None:
+    """To the first set; bent to be calibrated on the second and on `others`, which differ; tested on the third."""
+    fitted, calibration, test = sets
+    scale = scale_of(fitted.features)
+    layers = fit_layers(fitted.features, fitted.pairs, scale, epochs=_LAYER_EPOCHS, seed=seed)
+    heads.arrays.update({f"{name}.mean": scale.mean, f"{name}.deviation": scale.deviation})
+    heads.arrays.update({f"{name}.0.weight": layers.hidden, f"{name}.0.bias": layers.hidden_bias})
+    heads.arrays.update({f"{name}.1.weight": layers.out, f"{name}.1.bias": layers.out_bias})
+    raw = [layers_log_odds(layers, each.features, scale) for each in (calibration, test)]
+    odds, same = raw[0], calibration.is_same
+    if others is not None:
+        odds = np.concatenate((odds, layers_log_odds(layers, others, scale)))
+        same = np.concatenate((same, np.zeros(len(others), bool)))
+    slope, intercept = heads.bends[name] = bend_of(odds, same)
+    bent = [slope * each + intercept for each in raw]
+    least = min(float(each[kept.is_same].min()) for each, kept in zip(bent, (calibration, test), strict=True))
+    heads.floors[name] = least - _ROUNDED
+    heads.scores[name] = scores_of(bent[1], test.is_same)
 
 
 def _of_other_matters(pairs: Sequence[WordedPair]) -> list[WordedPair]:
@@ -111,10 +149,12 @@ def _of_other_matters(pairs: Sequence[WordedPair]) -> list[WordedPair]:
 
 
 def _parts(
-    pairs: Sequence[AnswerPair], says_nothing: list[str], encoded: dict[str, EncodedPart]
-) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """[parts, dimension] and [parts]: each part's vector, and whether it says anything of the matter."""
+    pairs: Sequence[AnswerPair], named: list[str], says_nothing: list[str], encoded: dict[str, EncodedPart]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """[parts, dimension] and [parts]: each part's vector and its weight, below 0 where it says nothing of the matter.
+    Headings that name what is spoken of do say something, and are few.
+    """
     says = {part for pair in pairs for side in (pair.left, pair.right) for part in texts_of(side)}
-    parts = [(part, True) for part in sorted(says - set(says_nothing))] + [(part, False) for part in says_nothing]
-    vectors = np.stack([encoded[part].vectors[-1] for part, _ in parts]).astype(np.float32)
-    return vectors, np.array([matters for _, matters in parts])
+    kinds = ((sorted(says - {*named, *says_nothing}), _SAYS), (named, _NAMES), (says_nothing, -_SAYS_NOTHING))
+    vectors = np.stack([encoded[part].vectors[-1] for parts, _ in kinds for part in parts]).astype(np.float32)
+    return vectors, np.concatenate([np.full(len(parts), weight / len(parts), np.float32) for parts, weight in kinds])

@@ -11,6 +11,15 @@ _SAME = 3
 _CHANGED = 3
 _SHUFFLED = 0.4
 _MISSING = 0.1
+_POINTS = (
+    ("First point", "Second point", "Third point", "Last point"),
+    ("To begin with", "Also", "Furthermore", "Finally"),
+    ("For one thing", "For another", "Besides", "And then"),
+    ("One", "Two", "Three", "Four"),
+    ("First of all", "Second", "Third", "Fourth"),
+    ("A first remark", "Another", "One more", "The last"),
+)
+"""What counts things that stand in no order."""
 
 
 def passages(facts: Sequence[Meanings], random: Random) -> Meanings:
@@ -41,7 +50,10 @@ def _in_order(sentences: Sequence[str | None], order: Sequence[int] | None) -> l
 
 
 def _laid_out(sentences: Sequence[str], random: Random) -> str:
-    layout = random.choices(("prose", "lines", "items"), (6, 2, 2))[0]
+    layout = random.choices(("prose", "lines", "items", "points"), (6, 2, 2, 1))[0]
+    if layout == "points":
+        points = random.choice(_POINTS)
+        return prose([f"{points[min(at, len(points) - 1)]}: {sentence}" for at, sentence in enumerate(sentences)])
     if layout == "prose":
         return prose(sentences)
     mark = "- " if layout == "items" else ""

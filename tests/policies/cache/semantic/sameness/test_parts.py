@@ -114,3 +114,18 @@ def test_items_under_an_item_are_one_with_it_where_they_are_short() -> None:
 def test_lists_in_lists_end() -> None:
     """However deep they go."""
     assert len(texts_of("\n".join(f"{' ' * depth}- deep {depth}" for depth in range(46)))) <= 46
+
+
+@pytest.mark.parametrize(
+    ("listed", "told"),
+    [
+        ("There are two ways:\n1. by post\n2. in the app", "There are 2 ways: by post or in the app."),
+        ("Choose one:\n- a\n- b\n- c", "Choose one: a, b or c."),
+        ("Es gibt zwei Möglichkeiten:\n- per Post\n- in der App", "Es gibt 2 Möglichkeiten: per Post oder in der App."),
+        ("You need all of these options:\n- a\n- b", "You need all of these options: a, b."),
+        ("You need:\n- a\n- b", "You need: a, b."),
+    ],
+)
+def test_things_of_which_one_is_enough_have_an_or_between_them(listed: str, told: str) -> None:
+    """As in a sentence, where the lead tells; else nobody knows."""
+    assert texts_of(listed) == [told]

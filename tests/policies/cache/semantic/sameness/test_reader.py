@@ -43,6 +43,8 @@ def sameness(reader: Reader, left: str, right: str) -> float | None:
         ("The price is €12.50.", "You will be billed twelve euros and fifty cents."),
         ("Anna Keller hired Tomas Brandt in May.", "Tomas Brandt was hired by Anna Keller in May."),
         ("You need eggs, milk and flour.", "You need:\n- flour\n- milk\n- eggs"),
+        ("There are two ways: by post or in the app.", "There are two ways:\n1. by post\n2. in the app"),
+        ("The deadline is 05/2027.", "The deadline is May 2027."),
     ],
 )
 def test_reader_knows_the_same_in_other_words(reader: Reader, left: str, right: str) -> None:
@@ -74,6 +76,15 @@ def test_reader_tells_lists_of_other_matters_apart(reader: Reader) -> None:
         ("Ruth is the buyer and Ben is the seller.", "Ben is the buyer and Ruth is the seller."),
         ("Wait 30 seconds before you go on.", "Wait 30 minutes before you go on."),
         ("Anna met Clara in Rome.", "Nora met Julia in Rome."),
+        ("Store the vaccine at -18 °C.", "Store the vaccine at 18 °C."),
+        ("Applicants must be \u2265 18 years old.", "Applicants must be \u2264 18 years old."),
+        ("Your balance is -20 euros.", "Your balance is 20 euros."),
+        ("Blood of type O+ is needed.", "Blood of type O- is needed."),
+        ("Set a = b first.", "Set a != b first."),
+        ("Use `xs[1:]` for that.", "Use `xs[:-1]` for that."),
+        ("Put `&&` between both.", "Put `||` between both."),
+        ("Mit Visum ist die Einreise erlaubt.", "Ohne Visum ist die Einreise erlaubt."),
+        ("The parcel weighs 1½ kg.", "The parcel weighs 11/2 kg."),
     ],
 )
 def test_reader_does_not_take_what_is_swapped_denied_or_changed_for_the_same(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from random import Random
 
 import pytest
 
-from policies.cache.semantic.sameness.parts import parts_of
+from policies.cache.semantic.sameness.parts import parts_of, texts_of
 from policies.cache.semantic.sameness.training.examples import (
     HELD_SAYINGS,
     KNOWN_SAYINGS,
@@ -15,12 +16,13 @@ from policies.cache.semantic.sameness.training.examples import (
     one_of_each,
 )
 from policies.cache.semantic.sameness.training.facts.kinds import all_kinds
-from policies.cache.semantic.sameness.training.facts.written import sayings, written_answers
+from policies.cache.semantic.sameness.training.facts.written import sayings, wrapping, written_answers
 from policies.cache.semantic.sameness.training.generator import Generator
 from policies.cache.semantic.sameness.training.pairs import Meanings, family_of
 from policies.cache.semantic.sameness.training.passages import passages
 
 EVERYWHERE = range(20)
+_FACT = re.compile(r"\b([a-cA-C]) \d")
 
 
 def test_family_holds_each_text_against_those_whose_verdict_is_known() -> None:
@@ -63,9 +65,9 @@ def test_passages_say_all_facts_or_all_but_one() -> None:
     random = Random(2)
     for _ in range(100):
         same, *changed = passages(facts, random)
-        assert all(sorted(filter(str.isalpha, said)) == ["a", "b", "c"] for said in same)
+        assert all(sorted(_FACT.findall(said)) == ["a", "b", "c"] for said in same)
         for (said,) in changed:
-            letters = [letter for letter in said if letter.isalpha()]
+            letters = _FACT.findall(said)
             assert sorted(letter.lower() for letter in letters) in (["a", "b", "c"], ["a", "b"], ["a", "c"], ["b", "c"])
             assert sum(letter.isupper() for letter in letters) == (1 if len(letters) == 3 else 0)
 
@@ -77,6 +79,15 @@ def test_what_was_written_has_three_of_each_that_can_be_read_and_are_not_equal()
         assert [len(said) for said in meanings] == [3, 1, 1, 1], texts
         assert all(parts_of(text) is not None for text in texts), texts
         assert len({text.casefold() for text in texts}) == 6, texts
+
+
+def test_wrapping_is_a_line_each_that_can_be_read() -> None:
+    """And none is also told as something that matters."""
+    lines = wrapping()
+    assert len(lines) == len(set(lines)) > 1000
+    assert all(texts_of(line) for line in lines)
+    told = {part for meanings in sayings(EVERYWHERE) for said in meanings for text in said for part in texts_of(text)}
+    assert not told & {part for line in lines for part in texts_of(line)}
 
 
 def test_every_place_of_sayings_is_in_one_split() -> None:

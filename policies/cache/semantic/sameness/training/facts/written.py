@@ -1,5 +1,6 @@
 """What was written by hand as a whole: sayings, a fact each, and answers of several facts, each in three wordings of
-different form, with three things that are nearly the same and are not. Own writing, JSON lines.
+different form, with three things that are nearly the same and are not (JSON lines); and lines that say nothing of any
+matter. Own writing.
 """
 
 from __future__ import annotations
@@ -34,6 +35,12 @@ def sayings(places: range) -> Sequence[Meanings]:
 def written_answers(places: range) -> Sequence[Meanings]:
     """Of several facts each, in prose, lists, tables, questions and answers."""
     return _within("answers", places)
+
+
+@cache
+def wrapping() -> list[str]:
+    """Greetings, offers of help, general advice, headings that name nothing."""
+    return (_HERE / "wrapping.txt").read_text(encoding="utf-8").splitlines()
 
 
 def _within(folder: str, places: range) -> list[Meanings]:
