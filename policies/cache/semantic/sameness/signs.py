@@ -31,7 +31,7 @@ _IN_WORDS = [
 ]
 _MAYBE = re.compile(r"[<>=≥≤≠±≈~+#\u2212\u2013-]")
 _POWERS = str.maketrans({power: f"^{digit}" for digit, power in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")})
-_FRACTION = re.compile(r"(?:(?<![\d.,])(\d+) ?)?([¼½¾⅓⅔⅕⅛⅜⅝⅞])")
+_FRACTION = re.compile(r"(?:(?<![\d.,])(\d{1,9}) ?)?([¼½¾⅓⅔⅕⅛⅜⅝⅞])")
 _CODE = re.compile(r"```[^\n`]*\n?(?P<block>.*?)```|`(?P<span>[^`\n]+)`", re.DOTALL)
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _WORD = re.compile(r"\w")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.cache.semantic.sameness.signs import differ_in_code, in_words
+from policies.cache.semantic.sameness.signs import differ_in_code, in_words, of_one_width
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,9 @@ def test_no_word_is_lost_where_signs_are_told_in_words(text: str) -> None:
     """And what is equal differs in nothing."""
     assert Counter(re.findall(r"[xyz12]", in_words(text))) >= Counter(re.findall(r"[xyz12]", text))
     assert not differ_in_code(text, text)
+
+
+def test_numbers_of_any_length_stand_before_a_fraction() -> None:
+    """Nobody turns thousands of digits into a number."""
+    assert of_one_width("1\u00bd and 3\u00bc") == "1.5 and 3.25"
+    assert of_one_width("9" * 4_700 + "\u00bd") == "9" * 4_700 + "0.5"
