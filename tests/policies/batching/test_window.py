@@ -89,8 +89,8 @@ def test_window_random_life_agrees_with_the_model(data: st.DataObject) -> None:
             queue.append(work)
         elif step == "remove" and queue:
             window.remove(queue.pop(data.draw(st.integers(0, len(queue) - 1))))
-        elif step == "remove" and cut:
-            window.remove(cut[-1].pop())
+        elif step == "remove" and (left := [batch for batch in cut if batch]):
+            window.remove(left[-1].pop())
         elif out:
             batch = out.pop(data.draw(st.integers(0, len(out) - 1)))
             if step == "put back":
