@@ -62,22 +62,16 @@ def matched(
     listed = sorted(pair for pair in sentences if pair[0] != pair[1])
     made = [read(_worded([one], [other]), encoded, vocabulary) for one, other in listed]
     odds = dict(zip(listed, told(made), strict=True))
-    mattering = [
-        (_matters(ones.texts, encoded, matters), _matters(others.texts, encoded, matters)) for ones, others in answers
-    ]
     rows, displaced = [], []
-    for pair, (ones, others), of_parts, matches in zip(pairs, answers, mattering, found, strict=True):
+    for pair, (ones, others), matches in zip(pairs, answers, found, strict=True):
+        one, other = (matters(np.stack([encoded[part].vectors[-1] for part in side.texts])) for side in (ones, others))
         of_matches = {
             match: float(odds.get((ones.texts[match.one], others.texts[match.other]), SURE)) for match in matches
         }
-        table = match_table(of_matches, (ones, others))
-        rows.append(np.concatenate((match_features(table, of_parts, (ones, others)), pair.words)))
-        displaced.append(displacement(table, of_parts, (ones, others)) > MAX_DISPLACEMENT)
+        known = match_table(of_matches, (ones, others)), (one, other), (ones, others)
+        rows.append(np.concatenate((match_features(*known), pair.words)))
+        displaced.append(displacement(*known) > MAX_DISPLACEMENT)
     return Matched(np.stack(rows), np.array(displaced))
-
-
-def _matters(parts: Sequence[str], encoded: dict[str, EncodedPart], matters: Matters) -> NDArray[np.float32]:
-    return matters(np.stack([encoded[part].vectors[-1] for part in parts]))
 
 
 def _worded(ones: list[str], others: list[str]) -> WordedPair:
