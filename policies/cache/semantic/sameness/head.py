@@ -50,8 +50,6 @@ class HeadScores(msgspec.Struct, frozen=True):
 class Card(msgspec.Struct, frozen=True):
     """What is known of the weights. `fingerprint`: of the encoder whose tokens the head reads. What `bend`s
     log odds so that they are calibrated: slope and intercept, of answers by their parts and by words alone.
-    `word_floor`: log odds by words alone than which no pair that says the same, of all that nothing was fitted on, has
-    less.
     """
 
     fingerprint: str
@@ -60,7 +58,6 @@ class Card(msgspec.Struct, frozen=True):
     trained_on: str
     bend: tuple[float, float]
     word_bend: tuple[float, float]
-    word_floor: float
     scores: dict[str, HeadScores]
 
 

@@ -10,6 +10,7 @@ from policies.cache.semantic.sameness.canonical import canonical
 from policies.cache.semantic.sameness.languages import language_of
 from policies.cache.semantic.sameness.polar import ITEM_MARK, stated
 from policies.cache.semantic.sameness.tables import with_fields
+from policies.cache.semantic.sameness.voice import active
 
 MAX_CHARS = 4_800
 """Longer answers are not compared."""
@@ -118,6 +119,7 @@ class _Collected:
     def _add(self, text: str, under: int) -> int:
         """Its position. What is longer than an encoder reads is cut into pieces: nothing that follows may go unseen."""
         at = len(self.texts)
+        text = active(text)
         pieces = [text[start : start + _MAX_PART_CHARS] for start in range(0, len(text), _MAX_PART_CHARS)]
         self.texts += [piece for piece in pieces if _WORD.search(piece)]
         self.under += [under] * (len(self.texts) - at)

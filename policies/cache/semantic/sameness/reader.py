@@ -20,11 +20,13 @@ from policies.cache.semantic.sameness.matching import (
     DISPLACED,
     MAX_DISPLACEMENT,
     Outline,
+    bounded,
     candidates,
     displacement,
     match_features,
     match_table,
     outline_of,
+    relative,
 )
 from policies.cache.semantic.sameness.parts import AnswerParts, parts_of
 from policies.cache.semantic.sameness.signs import differ_in_code
@@ -36,7 +38,7 @@ _MAX_KEPT_MATCHES = 8192
 _MAX_KEPT_ANSWERS = 256
 """In their parts; of up to 4,800 characters each."""
 _LEAST_MATTER = 0.02
-"""A part that less probably says anything of the matter is held against no others: it would change next to nothing."""
+"""A part that says less of the matter, as `relative`, is held against no others: it would change next to nothing."""
 _WORDS_SURE = 2.2
 """Log odds of nine in ten."""
 _MAX_KEPT_PARTS = 2048
@@ -89,7 +91,6 @@ class Reader:
         self._model = model if model is not None and model.fingerprint == weights.card.fingerprint else None
         self._vocabulary = self._model.vocabulary() if self._model is not None else None
         self._sentences, self._answers, self._words = TokenHead(weights), AnswerHead(weights), WordHead(weights)
-        self._word_floor = weights.card.word_floor
         self._parts: OrderedDict[str, AnswerParts | None] = OrderedDict()
         self._kept: OrderedDict[str, _KnownPart] = OrderedDict()
         self._matched: OrderedDict[tuple[str, str], float] = OrderedDict()
@@ -106,13 +107,10 @@ class Reader:
         if ones is None or others is None:
             return Compared(is_done=True)
         features = word_features(ones.texts, others.texts)
-        by_words = self._words.log_odds(features)
         if self._model is None or self._vocabulary is None:
+            by_words = self._words.log_odds(features)
             # Words that it has not met make it take one thing for another half of the time: of doubts it says nothing.
             return _told(by_words, features) if abs(by_words) >= _WORDS_SURE else Compared(is_done=True)
-        if by_words < self._word_floor:
-            # Of three answers that a question's neighbours have one is so far away: no token of it has to be read.
-            return _told(by_words, features)
         missing = [part for part in dict.fromkeys((*ones.texts, *others.texts)) if not self._is_kept(part)]
         self._encode(self._model, missing[:_PARTS_A_ROUND])
         if len(missing) > _PARTS_A_ROUND:
@@ -138,8 +136,8 @@ class Reader:
         """None where sentences are left to be held against each other in another round."""
         ones, others = left.texts, right.texts
         outlines = [self._kept[part].outline for part in ones], [self._kept[part].outline for part in others]
-        matters = [self._sentences.matters(np.stack([part.vector for part in side])) for side in outlines]
-        is_read = [_is_read(side) for side in matters]
+        matters = [relative(self._sentences.matters(np.stack([part.vector for part in side]))) for side in outlines]
+        is_read = [side >= _LEAST_MATTER for side in matters]
         pairs = {
             match: (ones[match.one], others[match.other])
             for match in candidates(*outlines)
@@ -167,7 +165,7 @@ class Reader:
         meeting = meet([(one.read.joined, other.read.joined) for one, other in known], vocabulary)
         words = np.stack([features_between(one.words, other.words) for one, other in known])
         told = self._sentences.told([(one.read, other.read) for one, other in known], meeting, words)
-        self._matched |= zip(differing, map(float, told), strict=True)
+        self._matched |= {pair: bounded(*pair, odds) for pair, odds in zip(differing, told.tolist(), strict=True)}
 
     def _encode(self, model: TokenModel, parts: list[str]) -> None:
         if parts:
@@ -182,12 +180,6 @@ class Reader:
             return False
         self._kept.move_to_end(part)
         return True
-
-
-def _is_read(matters: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """[parts], which of an answer are held against others: all where none seems to matter."""
-    is_read: NDArray[np.bool_] = matters >= (_LEAST_MATTER if matters.max() >= _LEAST_MATTER else 0.0)
-    return is_read
 
 
 def _told(log_odds: float, features: NDArray[np.float32]) -> Compared:

@@ -101,7 +101,6 @@ def main() -> None:
         + ("; ParaQA (Kacupaj et al., ESWC 2021, CC BY 4.0), pairs of its answers" if options.paraqa else ""),
         bend=heads.bends["answer"],
         word_bend=heads.bends["words"],
-        word_floor=heads.floors["words"],
         scores=heads.scores,
     )
     (options.out / "card.json").write_bytes(msgspec.json.format(msgspec.json.encode(card)) + b"\n")

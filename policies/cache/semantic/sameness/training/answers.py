@@ -12,11 +12,13 @@ from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabul
 from policies.cache.semantic.sameness.forms import SURE
 from policies.cache.semantic.sameness.matching import (
     MAX_DISPLACEMENT,
+    bounded,
     candidates,
     displacement,
     match_features,
     match_table,
     outline_of,
+    relative,
 )
 from policies.cache.semantic.sameness.parts import AnswerParts
 from policies.cache.semantic.sameness.training.batches import ReadPair, WordedPair, read
@@ -62,13 +64,15 @@ def matched(
     listed = sorted(pair for pair in sentences if pair[0] != pair[1])
     made = [read(_worded([one], [other]), encoded, vocabulary) for one, other in listed]
     odds = dict(zip(listed, told(made), strict=True))
+
+    def matter(side: AnswerParts) -> NDArray[np.float32]:
+        return relative(matters(np.stack([encoded[part].vectors[-1] for part in side.texts])))
+
     rows, displaced = [], []
     for pair, (ones, others), matches in zip(pairs, answers, found, strict=True):
-        one, other = (matters(np.stack([encoded[part].vectors[-1] for part in side.texts])) for side in (ones, others))
-        of_matches = {
-            match: float(odds.get((ones.texts[match.one], others.texts[match.other]), SURE)) for match in matches
-        }
-        known = match_table(of_matches, (ones, others)), (one, other), (ones, others)
+        sentences_of = {match: (ones.texts[match.one], others.texts[match.other]) for match in matches}
+        of_matches = {match: bounded(*both, float(odds.get(both, SURE))) for match, both in sentences_of.items()}
+        known = match_table(of_matches, (ones, others)), (matter(ones), matter(others)), (ones, others)
         rows.append(np.concatenate((match_features(*known), pair.words)))
         displaced.append(displacement(*known) > MAX_DISPLACEMENT)
     return Matched(np.stack(rows), np.array(displaced))

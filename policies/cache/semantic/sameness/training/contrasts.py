@@ -6,9 +6,11 @@ import tomllib
 from pathlib import Path
 from random import Random
 
+from policies.cache.semantic.sameness.training.invented import InventedWords
 from policies.cache.semantic.sameness.training.pairs import MadePair
 
 _FILE = Path(__file__).parent / "contrasts.toml"
+_COURTESIES = ("{}", "Sure. {}", "In short: {}", "{} Let us know if that helps.")
 _KINDS = (("opposed", "frames"), ("opposed_words", "frames_words"), ("opposed_things", "frames_things"))
 
 
@@ -18,6 +20,7 @@ class Contrasts:
     def __init__(self, random: Random, *, is_training: bool) -> None:
         """Of each list training has two words in three, and whoever tests it the others."""
         self._random = random
+        self._invents = InventedWords(random)
         words: dict[str, list[str]] = tomllib.loads(_FILE.read_text(encoding="utf-8"))
         self._words = {
             name: [each for number, each in enumerate(listed) if (number % 3 != 2) is is_training]
@@ -26,7 +29,8 @@ class Contrasts:
 
     def pair(self) -> MadePair:
         """One more."""
-        make = self._random.choices((self._turned, self._synonym, self._value, self._yes), (50, 15, 20, 15))[0]
+        makers = (self._turned, self._synonym, self._value, self._yes, self._named, self._invented)
+        make = self._random.choices(makers, (45, 13, 17, 13, 5, 7))[0]
         left, right, is_same = make()
         return MadePair(left, right, is_same, frozenset(("contrast",)), "contrast")
 
@@ -68,3 +72,21 @@ class Contrasts:
             return one, other, True
         first, second = self._random.sample(groups, 2)
         return self._random.choice(first), self._random.choice(second), False
+
+    def _named(self) -> tuple[str, str, bool]:
+        """By a name that nobody knows."""
+        one = self._invents.name()
+        other = one if self._random.random() < 0.5 else self._invents.name()
+        frame = self._random.choice(self._words[self._random.choice(("wrapped", "frames_things"))])
+        return self._courtesy(one == other).format(frame.format(one)), frame.format(other), one == other
+
+    def _invented(self) -> tuple[str, str, bool]:
+        """Of words that nobody knows."""
+        words = self._invents.sentence()
+        others = words if self._random.random() < 0.3 else self._invents.other_in(words)
+        said, other = (f"{' '.join(each).capitalize()}." for each in (words, others))
+        return self._courtesy(words == others).format(said), other, words == others
+
+    def _courtesy(self, is_same: bool) -> str:
+        """Around one of two that would else be equal to the letter."""
+        return self._random.choice(_COURTESIES) if is_same else "{}"

@@ -38,20 +38,17 @@ _SAYS, _NAMES, _SAYS_NOTHING = 0.55, 0.05, 0.4
 """Weights of all sentences that say something of the matter, of all headings that name it, of all else: what matters
 and is taken for a greeting makes answers the same that are not.
 """
-_ROUNDED = 0.25
-"""Log odds of slack: weights are kept in half precision."""
+_OTHER_MATTERS = 4
+"""Of another matter for each that differs in a fact. Of what a cache compares nearly all that differs is."""
 _PAIRS_OF_PARTS = 10_000
 """Of sentences, whose parts all say something of the matter."""
 
 
 class AnswerHeads(NamedTuple):
-    """`arrays` as in the weights; by head what bends its log odds, the least that a pair that says the same has, and
-    how well it does on the test set.
-    """
+    """`arrays` as in the weights; by head what bends its log odds, and how well it does on the test set."""
 
     arrays: dict[str, NDArray[np.float32]]
     bends: dict[str, tuple[float, float]]
-    floors: dict[str, float]
     scores: dict[str, HeadScores]
 
 
@@ -86,10 +83,9 @@ def fit_answers(
             lambda vectors: 1 / (1 + np.exp(-(vectors.astype(np.float32) @ matters[0][0] + matters[1]))),
         )
 
-    heads = AnswerHeads({"matters.weight": matters[0], "matters.bias": matters[1]}, {}, {}, {})
+    heads = AnswerHeads({"matters.weight": matters[0], "matters.bias": matters[1]}, {}, {})
     left = [_left_to_head(matched_of(one), one) for one in answers]
-    # A cache compares as many that are of another matter as differ in one fact.
-    others = matched_of(_of_other_matters(answers[1])).features
+    others = np.tile(matched_of(_of_other_matters(answers[1])).features, (_OTHER_MATTERS, 1))
     _fit_head(heads, "answer", left, others, seed)
     _fit_head(heads, "words", [_Seen(words_of(one), one) for one in answers], None, seed)
     return heads
@@ -125,16 +121,13 @@ def _fit_head(
     heads.arrays.update({f"{name}.mean": scale.mean, f"{name}.deviation": scale.deviation})
     heads.arrays.update({f"{name}.0.weight": layers.hidden, f"{name}.0.bias": layers.hidden_bias})
     heads.arrays.update({f"{name}.1.weight": layers.out, f"{name}.1.bias": layers.out_bias})
-    raw = [layers_log_odds(layers, each.features, scale) for each in (calibration, test)]
-    odds, same = raw[0], calibration.is_same
+    odds, tested = (layers_log_odds(layers, each.features, scale) for each in (calibration, test))
+    same = calibration.is_same
     if others is not None:
         odds = np.concatenate((odds, layers_log_odds(layers, others, scale)))
         same = np.concatenate((same, np.zeros(len(others), bool)))
     slope, intercept = heads.bends[name] = bend_of(odds, same)
-    bent = [slope * each + intercept for each in raw]
-    least = min(float(each[kept.is_same].min()) for each, kept in zip(bent, (calibration, test), strict=True))
-    heads.floors[name] = least - _ROUNDED
-    heads.scores[name] = scores_of(bent[1], test.is_same)
+    heads.scores[name] = scores_of(slope * tested + intercept, test.is_same)
 
 
 def _of_other_matters(pairs: Sequence[WordedPair]) -> list[WordedPair]:

@@ -30,23 +30,28 @@ class Structures:
         self._words = words
 
     def listed(self) -> MadePair:
-        """Things in any order, as a sentence or a list."""
+        """Things in any order, as a sentence or a list: all of them, or any."""
         items = self._random.sample(self._words["item"], self._random.randint(2, 6))
         others = self._random.sample(items, len(items))
-        way = self._random.choice(("same", "same", "other", "missing"))
+        way = self._random.choice(("same", "same", "same", "other", "missing", "any for all"))
+        lead = other_lead = self._random.choice(("list_lead", "list_lead", "list_lead", "any_lead"))
         if way == "other":
             left = [item for item in self._words["item"] if item not in items]
             others[self._random.randrange(len(others))] = self._random.choice(left)
         elif way == "missing":
             others.pop()
-        pair = MadePair(self._list(items), self._list(others), way == "same", frozenset(("list",)), f"list, {way}")
-        return pair.turned(self._random)
+        elif way == "any for all":
+            lead, other_lead = "list_lead", "any_lead"
+        left_text, right_text = self._list(items, lead), self._list(others, other_lead)
+        return MadePair(left_text, right_text, way == "same", frozenset(("list",)), f"list, {way}").turned(self._random)
 
-    def _list(self, items: list[str]) -> str:
-        lead = self._random.choice(self._words["list_lead"])
+    def _list(self, items: list[str], leads: str) -> str:
+        lead = self._random.choice(self._words[leads])
         layout = self._random.choice(("sentence", "sentence", "-", "*", "bold"))
         if layout == "sentence":
-            return f"{lead}{self._random.choice((' ', ': '))}{', '.join(items[:-1])} and {items[-1]}."
+            link = "or" if leads == "any_lead" else "and"
+            listed = f" {link} ".join(each for each in (", ".join(items[:-1]), items[-1]) if each)
+            return f"{lead}{self._random.choice((' ', ': '))}{listed}."
         if layout == "bold":
             return f"**{lead}**\n\n" + "\n".join(f"* {item}" for item in items)
         return f"{lead}:\n" + "\n".join(f"{layout} {item}" for item in items)

@@ -47,7 +47,7 @@ def test_head_computes_what_was_trained_and_the_same_in_both_orders() -> None:
     random = np.random.default_rng(0)
     arrays = {name: tensor.numpy() for name, tensor in network.state_dict().items()}
     arrays |= {"part.mean": np.zeros(len(FEATURES), np.float32), "part.deviation": np.ones(len(FEATURES), np.float32)}
-    card = Card("made", "", 0, "nothing", (1.0, 0.0), (1.0, 0.0), -9.0, {})
+    card = Card("made", "", 0, "nothing", (1.0, 0.0), (1.0, 0.0), {})
     head = TokenHead(HeadWeights(arrays, card))
     samples, read_pairs = [], []
     for sizes in ((1, 1), (3, 5), (6, 2)):

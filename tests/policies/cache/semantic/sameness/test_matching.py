@@ -15,6 +15,7 @@ from policies.cache.semantic.sameness.matching import (
     match_features,
     match_table,
     outline_of,
+    relative,
 )
 from policies.cache.semantic.sameness.parts import AnswerParts
 
@@ -29,7 +30,7 @@ def features(
 ) -> dict[str, float]:
     """Of answers whose parts stand to each other like that, `under` these of each."""
     odds = {PartMatch(row, column): value for row, values in enumerate(table) for column, value in enumerate(values)}
-    ones, others = (np.array(side, np.float32) for side in matters)
+    ones, others = (relative(np.array(side, np.float32)) for side in matters)
     places = under or tuple([-1] * len(side) for side in matters)
     parts = (AnswerParts([texts] * len(ones), places[0]), AnswerParts([texts] * len(others), places[1]))
     table = match_table(odds, parts)
@@ -103,6 +104,13 @@ def test_two_parts_of_one_partner_are_told() -> None:
     told = features([[SAME], [SAME]], ([1.0, 1.0], [1.0]))
     assert told["partners_shared"] == pytest.approx(0.25)
     assert told["contents_ratio"] == pytest.approx(0.5)
+
+
+def test_the_part_that_matters_most_counts_whatever_it_is_thought_to_say() -> None:
+    """Of words that nobody has met all seem to say nothing; so do greetings, which stay behind what says more."""
+    unknown = features([[OTHER], [OTHER]], ([0.01, 0.001], [0.02]))
+    assert unknown["worst"] > 0.95
+    assert unknown["second_worst"] < 0.11
 
 
 def test_answers_of_which_nothing_matters_are_numbers_all_the_same() -> None:

@@ -42,6 +42,7 @@ def sameness(reader: Reader, left: str, right: str) -> float | None:
         ("It takes twelve days.", "You can expect it to be ready in 12 days."),
         ("The price is €12.50.", "You will be billed twelve euros and fifty cents."),
         ("Anna Keller hired Tomas Brandt in May.", "Tomas Brandt was hired by Anna Keller in May."),
+        ("The storm delayed the ferry.", "The ferry was delayed by the storm."),
         ("You need eggs, milk and flour.", "You need:\n- flour\n- milk\n- eggs"),
         ("There are two ways: by post or in the app.", "There are two ways:\n1. by post\n2. in the app"),
         ("The deadline is 05/2027.", "The deadline is May 2027."),
@@ -85,6 +86,9 @@ def test_reader_tells_lists_of_other_matters_apart(reader: Reader) -> None:
         ("Put `&&` between both.", "Put `||` between both."),
         ("Mit Visum ist die Einreise erlaubt.", "Ohne Visum ist die Einreise erlaubt."),
         ("The parcel weighs 1½ kg.", "The parcel weighs 11/2 kg."),
+        ("The dog bit the postman.", "The dog was bitten by the postman."),
+        ("Norvia owns Halden Foods.", "Norvia is owned by Halden Foods."),
+        ("The tenant must inform the landlord.", "The tenant must be informed by the landlord."),
     ],
 )
 def test_reader_does_not_take_what_is_swapped_denied_or_changed_for_the_same(
@@ -187,29 +191,13 @@ class Made:
 
     fingerprint = load_weights().card.fingerprint
 
-    def __init__(self) -> None:
-        self.num_read = 0
-
     def embed_parts(self, texts: Sequence[str]) -> list[EncodedPart]:
         """One token each."""
-        self.num_read += len(texts)
         return [EncodedPart(np.array([5], np.int32), np.full((2, 384), 384**-0.5, np.float32)) for _ in texts]
 
     def vocabulary(self) -> TokenVocabulary:
         """Of ten."""
         return TokenVocabulary(np.zeros(10, np.bool_), np.ones(10, np.float32), 0)
-
-
-def test_reader_reads_no_tokens_of_answers_that_words_tell_apart() -> None:
-    """What it costs most to find out is not asked for where it would change nothing."""
-    made = Made()
-    reader = Reader(made)
-    other = "Go to Settings, then Security. Nobody but the owner may do that. You need 3 documents."
-    told = sameness(reader, "The fee is 5 euros. It takes 12 days. Ask the Card Desk.", other)
-    assert verdict_of(told) is AnswerVerdict.DIFFERENT
-    assert made.num_read == 0
-    sameness(reader, "The fee is 5 euros.", "You pay 5 euros.")
-    assert made.num_read == 2
 
 
 def test_reader_keeps_the_parts_of_a_pair_while_it_reads_it() -> None:
