@@ -43,7 +43,7 @@ _NAME = rf"(?!(?:{_NEVER_DOES})\b)(?-i:[A-Z])[\w'\u2019&.-]*\w"
 _NOUN = rf"(?!(?:{_LINKS}|{_PLACES}|{_IS_NO_DOER})\b)[a-z][\w'\u2019-]*"
 _PASSIVE = re.compile(
     rf"(?P<whom>(?:(?!{_LINKS}\b)[^\s,;:?!]+\s){{1,7}}?)"
-    rf"(?P<be>was|were|(?P<has>has|have|had) been|is|are|(?:will|can|may|must|should|could|might|would|shall) be) "
+    rf"(?:(?P<did>was|were)|(?P<has>has|have|had) been|is|are|(?:will|can|may|must|should|could|might|would|shall) be) "
     rf"(?P<how>\w+ly )?(?P<done>\w+ed|{'|'.join(_IRREGULAR)}) by "
     rf"(?P<who>{_NAME}(?: (?:{_NAME}|of|de|von|van))*(?: \d+)?"
     rf"|(?:the|an?|our|your|my|his|her|its|their) {_NOUN}(?: {_NOUN}){{0,3}}|you|us|them|him|her|me)"
@@ -69,13 +69,17 @@ class _Deed(NamedTuple):
 def active(sentence: str) -> str:
     """The sentence with who did it in front, where that is all it says and it has been done; as it is otherwise."""
     found = _PASSIVE.fullmatch(sentence) if " by " in sentence else None
-    if found is None or found["be"].lower() not in ("was", "were", f"{found['has']} been".lower()):
+    if found is None or not (found["did"] or found["has"]):
         return sentence
     whom, who, done = found["whom"].strip(), found["who"], found["done"].lower()
     if _BEGINS_SMALL.match(whom):
         whom = whom[0].lower() + whom[1:]
     whom, who = _OBJECTS.get(whom.lower(), whom), _SUBJECTS.get(who.lower(), who)
-    does = f"{found['has']} {found['how'] or ''}{done}" if found["has"] else f"{found['how'] or ''}{_past_of(done)}"
+    does = (
+        f"{_has(who, found['has'])} {found['how'] or ''}{done}"
+        if found["has"]
+        else f"{found['how'] or ''}{_past_of(done)}"
+    )
     told = f"{who} {does} {whom}{found['rest'] or ''}{found['end']}"
     return told[0].upper() + told[1:]
 
@@ -101,6 +105,14 @@ def _deed_of(sentence: str) -> _Deed | None:
     done = found["done"].lower()
     stem = _IRREGULAR[done][1] if done in _IRREGULAR else done.removesuffix("ed").removesuffix("i")
     return _Deed(_last_word(found["who"]), stem, _last_word(found["whom"]))
+
+
+def _has(who: str, has: str) -> str:
+    """ "have" of whom it was done to may be "has" of who did it."""
+    if has.lower() == "had":
+        return has
+    are_several = who in ("we", "they", "you", "I") or re.fullmatch(r"[a-z].*[^s]s", who) is not None
+    return "have" if are_several else "has"
 
 
 def _past_of(participle: str) -> str:

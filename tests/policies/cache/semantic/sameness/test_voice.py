@@ -17,6 +17,8 @@ from policies.cache.semantic.sameness.voice import active, are_reversed
         ("Hamlet was written by Shakespeare", "Shakespeare wrote Hamlet"),
         ("They were warned by us.", "We warned them."),
         ("Your card has been blocked by the bank.", "The bank has blocked your card."),
+        ("Both cards have been blocked by the bank.", "The bank has blocked both cards."),
+        ("Both cards had been blocked by our agents.", "Our agents had blocked both cards."),
         (
             "The plan was quickly approved by the town council after the vote.",
             "The town council quickly approved the plan after the vote.",
