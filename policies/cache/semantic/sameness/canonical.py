@@ -19,9 +19,10 @@ _MONTH_NAMES = (
     "enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre "
     "gennaio febbraio marzo aprile maggio giugno luglio agosto settembre ottobre novembre dicembre"
 )
-_MONTHS = _MONTH_NAMES.split()
-_MONTH_OF = {name: _MONTHS[number % 12] for number, name in enumerate(_MONTHS)} | {
-    name[:3]: name for name in _MONTHS[:12] if name != "may"
+MONTHS = _MONTH_NAMES.split()
+"""In English, German, French, Spanish and Italian."""
+_MONTH_OF = {name: MONTHS[number % 12] for number, name in enumerate(MONTHS)} | {
+    name[:3]: name for name in MONTHS[:12] if name != "may"
 }
 _MONTH = "|".join(sorted(_MONTH_OF, key=len, reverse=True))
 _DAY = r"(\d{1,2})(?:st|nd|rd|th|\.|er)?"
@@ -132,8 +133,8 @@ def canonical(text: str) -> str:
         text = form.sub(plain, text)
     text = _NOT.sub(" not", text)
     text = _ISO_DATE.sub(_iso, text)
-    text = _DOTTED_DATE.sub(lambda found: _date(found[1], _MONTHS[int(found[2]) - 1], found[3]), text)
-    text = _MONTH_NUMBER.sub(lambda found: f"{_MONTHS[int(found[1]) - 1]} {found[2]}", text)
+    text = _DOTTED_DATE.sub(lambda found: _date(found[1], MONTHS[int(found[2]) - 1], found[3]), text)
+    text = _MONTH_NUMBER.sub(lambda found: f"{MONTHS[int(found[1]) - 1]} {found[2]}", text)
     text = _MONTH_FIRST.sub(lambda found: _date(found[2], found[1], found[3]), text)
     text = _DAY_FIRST.sub(lambda found: _date(found[1], found[2], found[3]), text)
     text = _MONTH_AND_YEAR.sub(lambda found: f"{_MONTH_OF[found[1].lower()]} {found[2]}", text)
@@ -150,7 +151,7 @@ def canonical(text: str) -> str:
 
 def _iso(found: re.Match[str]) -> str:
     month = int(found[2])
-    return f"{int(found[3])} {_MONTHS[month - 1]} {found[1]}" if 1 <= month <= 12 else found[0]
+    return f"{int(found[3])} {MONTHS[month - 1]} {found[1]}" if 1 <= month <= 12 else found[0]
 
 
 def _date(day: str, month: str, year: str | None) -> str:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from policies.cache.semantic.sameness.canonical import MONTHS
+
 _FORMS = """
 beaten beat beat, begun began begin, bitten bit bite, blown blew blow, bought bought buy, broken broke break,
 brought brought bring, built built build, caught caught catch, chosen chose choose, cut cut cut, done did do,
@@ -29,10 +31,7 @@ _IRREGULAR: dict[str, tuple[str, str]] = {
     done: (past, base) for done, past, base in (each.split() for each in _FORMS.split(","))
 }
 """By participle: the past, and the form that the dictionary has."""
-_NEVER_DOES = (
-    "january|february|march|april|may|june|july|august|september|october|november|december|monday|tuesday|wednesday|"
-    "thursday|friday|saturday|sunday|easter|christmas"
-)
+_NEVER_DOES = "|".join(MONTHS) + "|monday|tuesday|wednesday|thursday|friday|saturday|sunday|easter|christmas"
 _IS_NO_DOER = (
     "end|time|date|deadline|morning|evening|afternoon|night|hour|day|week|month|year|beginning|start|close|half|third|"
     "quarter|fifth|tenth|margin|factor|average|amount|total|way|means|moment|latest|same|first|next|following"
