@@ -111,3 +111,14 @@ def test_tame_threads_reaches_openmp_unless_the_environment_says_otherwise(
         pytest.skip("PyTorch has another OpenMP than GNU's")
     assert policy is None or f"OMP_WAIT_POLICY = '{policy}'" in told.stderr
     assert spins is None or f"GOMP_SPINCOUNT = '{spins}'" in told.stderr
+
+
+def test_tame_threads_leaves_numpys_products_one_thread_unless_the_environment_says_otherwise() -> None:
+    """Of this process, and of those that it starts: the encoder's reads answers with small ones."""
+    show = SHOW.split("import torch")[0] + "import os; print(os.environ['OPENBLAS_NUM_THREADS'])"
+    environ = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    told = [
+        subprocess.run([sys.executable, "-c", show], env=environ | given, capture_output=True, check=True, text=True)
+        for given in ({}, {"OPENBLAS_NUM_THREADS": "3"})
+    ]
+    assert [each.stdout.strip() for each in told] == ["1", "3"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import sys
 from collections.abc import Sequence
 
@@ -41,8 +40,6 @@ _GRACE_S = 1.0
 _FIRST_PAUSE_S = 1.0
 _MAX_PAUSE_S = 60.0
 _MAX_ANSWER_BYTES = 64 * 1024 * 1024
-_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
-"""Numpy's products are small here: with more threads, which spin, a comparison takes twice the processor time."""
 # The child finds the same modules as its parent, wherever that was started.
 _START = "import sys; sys.path[:] = {path!r}; from policies.cache.semantic.encoder.child import main; main()"
 
@@ -68,7 +65,6 @@ class _Child:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 start_new_session=True,
-                env=_ONE_THREAD | os.environ,
             )
         )
 

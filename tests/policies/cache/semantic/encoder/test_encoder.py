@@ -535,13 +535,6 @@ async def test_process_with_a_damaged_model_is_a_configuration_error(tmp_path: P
         await ProcessModel(Load(model=str(tmp_path)), SystemClock()).open()
 
 
-@pytest.mark.asyncio(loop_scope="module")
-async def test_process_spins_no_threads_over_small_products(process: ProcessModel) -> None:
-    """On a machine of many cores a comparison would take the processor time of all of them."""
-    environment = await asyncio.to_thread(Path(f"/proc/{process.pid}/environ").read_bytes)
-    assert b"OPENBLAS_NUM_THREADS=1" in environment.split(b"\0")
-
-
 def test_process_ends_with_its_parent() -> None:
     """A gateway that is killed leaves no process behind."""
     script = (
