@@ -67,7 +67,7 @@ class _Deed(NamedTuple):
 
 def active(sentence: str) -> str:
     """The sentence with who did it in front, where that is all it says and it has been done; as it is otherwise."""
-    found = _PASSIVE.fullmatch(sentence) if " by " in sentence else None
+    found = _passive(sentence)
     if found is None or not (found["did"] or found["has"]):
         return sentence
     whom, who, done = found["whom"].strip(), found["who"], found["done"].lower()
@@ -98,12 +98,16 @@ def _is_reversed(passive: str, other: str) -> bool:
 
 
 def _deed_of(sentence: str) -> _Deed | None:
-    found = _PASSIVE.fullmatch(sentence) if " by " in sentence else None
+    found = _passive(sentence)
     if found is None:
         return None
     done = found["done"].lower()
     stem = _IRREGULAR[done][1] if done in _IRREGULAR else done.removesuffix("ed").removesuffix("i")
     return _Deed(_last_word(found["who"]), stem, _last_word(found["whom"]))
+
+
+def _passive(sentence: str) -> re.Match[str] | None:
+    return _PASSIVE.fullmatch(sentence) if " by " in sentence else None
 
 
 def _has(who: str, has: str) -> str:
