@@ -158,7 +158,7 @@ def tame_threads(num_threads: int) -> None:
     What the environment says of either stays.
     """
     os.environ.setdefault("OMP_NUM_THREADS", str(num_threads))
-    # Numpy's products are small here: beside one, its threads only spin, for twice the time of a comparison of answers.
+    # Numpy's products are small here and its threads spin: two took twice the processor time for comparing answers.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if not any(name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")):
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
