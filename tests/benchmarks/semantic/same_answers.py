@@ -106,8 +106,13 @@ def compare(pairs: list[Pair], *, has_tokens: bool) -> list[float | None]:
         while not compared.is_done:
             compared = reader.compare(pair.left, pair.right)
         told.append(probability_of(compared.log_odds))
-        print(f"\r{number + 1} of {len(pairs)} pairs", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
+        if sys.stderr.isatty():
+            print(
+                f"\r{number + 1} of {len(pairs)} pairs",
+                end="\n" * (number + 1 == len(pairs)),
+                file=sys.stderr,
+                flush=True,
+            )
     return told
 
 

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from policies.cache.semantic.sameness.alignment import EncodedPart
+from policies.cache.semantic.sameness.clauses.deeds import deeds_of
+from policies.cache.semantic.sameness.clauses.identity import say_what_is_what
+from policies.cache.semantic.sameness.clauses.orders import orders_of
+from policies.cache.semantic.sameness.clauses.relations import Relation, are_exchanged
+from policies.cache.semantic.sameness.forms import SURE
 from policies.cache.semantic.sameness.parts import AnswerParts
-from policies.cache.semantic.sameness.voice import are_reversed
 
 MATCH_FEATURES = (
     "worst",
@@ -50,6 +55,8 @@ _CANDIDATES = 2
 _MUCH_FARTHER = 0.45
 """So much farther away than the nearest part none of 9,000 second ones said the same where the nearest did not."""
 _MAX_ODDS = 8.0
+_MAX_KEPT_PARTS = 2048
+"""About 3 kB each."""
 _AS_LIKELY = 1.0
 """Log odds by which a partner is not less likely than another."""
 _ORDER = re.compile(
@@ -99,8 +106,19 @@ def _nearest(nearness: Floats) -> NDArray[np.bool_]:
 
 
 def bounded(one: str, other: str, odds: float) -> float:
-    """Log odds that two parts say the same, by what is told of them and by who does what to whom."""
-    return min(odds, DISPLACED) if are_reversed(one, other) else odds
+    """Log odds that two parts say the same, by what is told of them, by who does what to whom, what comes before what,
+    and what is what.
+    """
+    if say_what_is_what(one, other):
+        return max(odds, SURE)
+    if odds > DISPLACED and are_exchanged(_relations_of(one), _relations_of(other)):
+        return DISPLACED
+    return odds
+
+
+@lru_cache(maxsize=_MAX_KEPT_PARTS)
+def _relations_of(part: str) -> list[Relation]:
+    return [*deeds_of(part), *orders_of(part)]
 
 
 def match_features(

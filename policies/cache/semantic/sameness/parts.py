@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from policies.cache.semantic.sameness.canonical import canonical
+from policies.cache.semantic.sameness.clauses.voice import active
 from policies.cache.semantic.sameness.languages import language_of
 from policies.cache.semantic.sameness.polar import ITEM_MARK, stated
 from policies.cache.semantic.sameness.tables import with_fields
-from policies.cache.semantic.sameness.voice import active
 
 MAX_CHARS = 4_800
 """Longer answers are not compared."""

@@ -80,7 +80,8 @@ _COMMON_WORDS = (
     "der die das ein eine und ist sind in zu von mit für im den dem le la les de des et est un une en du el los las y "
     "es il lo gli di che si per con al se"
 )
-_COMMON = frozenset(_COMMON_WORDS.split())
+COMMON = frozenset(_COMMON_WORDS.split())
+"""Words that say nothing by themselves."""
 
 
 class ReadWords(NamedTuple):
@@ -133,7 +134,7 @@ def read_part(text: str) -> ReadWords:
     """Of one part. Stored answers are compared again and again, and parts of answers come again."""
     folded = text.casefold()
     words = _WORD.findall(folded)
-    content = frozenset(words) - _COMMON
+    content = frozenset(words) - COMMON
     return ReadWords(
         [text],
         sentences_of(text),

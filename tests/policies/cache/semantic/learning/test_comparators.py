@@ -22,6 +22,7 @@ from policies.cache.semantic.learning.comparators import (
 )
 from policies.cache.semantic.learning.judge import RouteJudge
 from policies.cache.semantic.sameness.courtesies import normal_form, without_courtesies
+from policies.cache.semantic.sameness.head import load_weights
 from policies.cache.semantic.sameness.parts import MAX_CHARS
 from policies.cache.semantic.settings import JudgePolicy
 from tests.support.clock import FakeClock
@@ -113,6 +114,13 @@ def test_verdict_is_a_word_for_a_probability() -> None:
     """The middle is unknown, and so is what was not looked at."""
     told = [verdict_of(p) for p in (1.0, SAME_FROM, (SAME_FROM + DIFFERENT_TO) / 2, DIFFERENT_TO, 0.0, None)]
     assert told == ["same", "same", "unknown", "different", "different", "unknown"]
+
+
+def test_few_that_say_the_same_are_called_different_by_the_weights_that_ship() -> None:
+    """New weights that are surer of what they do not know would count right answers as wrong hits."""
+    scores = load_weights().card.scores
+    assert scores["answer"].different_to >= DIFFERENT_TO
+    assert scores["words"].different_to >= DIFFERENT_TO
 
 
 @pytest.mark.parametrize("text", ["", " ", "...", "Sure.", "```\n```", "\ud83d", "{", "[" * 500, "a" * 10**6])

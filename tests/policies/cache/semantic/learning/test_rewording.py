@@ -32,7 +32,7 @@ def test_answers_of_an_upstream_with_one_wording_are_different_where_they_differ
             return verdict_of(await comparison.compare("where is it", left, right, may_ask=False))
 
         assert await verdict("in box 7", "in bag 7") is AnswerVerdict.UNKNOWN
-        for _ in range(50):
+        for _ in range(100):
             assert await verdict("in box 7", "in box 7") is AnswerVerdict.SAME
         assert await verdict("in box 7", "in bag 7") is AnswerVerdict.DIFFERENT
 

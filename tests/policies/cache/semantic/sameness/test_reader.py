@@ -89,6 +89,11 @@ def test_reader_tells_lists_of_other_matters_apart(reader: Reader) -> None:
         ("The dog bit the postman.", "The dog was bitten by the postman."),
         ("Norvia owns Halden Foods.", "Norvia is owned by Halden Foods."),
         ("The tenant must inform the landlord.", "The tenant must be informed by the landlord."),
+        ("You must send us the form.", "We must send you the form."),
+        ("We owe them 50 euros.", "They owe us 50 euros."),
+        ("The dog bit the postman.", "The postman has bitten the dog."),
+        ("You must pay before you sign.", "You have to sign before you pay."),
+        ("You can switch from monthly to yearly.", "Switching is possible from yearly to monthly."),
     ],
 )
 def test_reader_does_not_take_what_is_swapped_denied_or_changed_for_the_same(
