@@ -117,8 +117,8 @@ def bounded(one: str, other: str, odds: float) -> float:
 
 
 @lru_cache(maxsize=_MAX_KEPT_PARTS)
-def _relations_of(part: str) -> list[Relation]:
-    return [*deeds_of(part), *orders_of(part)]
+def _relations_of(part: str) -> tuple[Relation, ...]:
+    return *deeds_of(part), *orders_of(part)
 
 
 def match_features(

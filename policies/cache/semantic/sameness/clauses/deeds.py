@@ -1,4 +1,4 @@
-"""Who does what to whom, in English clauses: "you must send us the form", "the form is checked by the branch".
+"""Who does what to whom, in English clauses, and in German ones between persons: "you must send us the form".
 
 Pronouns change with the part that they play, and verbs with the tense, so that "We owe them 50 euros" and "They owe us
 50 euros" share few words that stand elsewhere, and a head took them for the same.
@@ -11,7 +11,11 @@ import re
 from policies.cache.semantic.sameness.clauses.relations import Relation
 from policies.cache.semantic.sameness.clauses.verbs import stem_of
 
-_SUBJECT_OF = {"me": "i", "us": "we", "them": "they", "him": "he", "her": "she", "whom": "who"}
+_CASES = (
+    "me/i us/we them/they him/he her/she whom/who "
+    "mich/ich mir/ich dich/du dir/du ihn/er ihm/er uns/wir euch/ihr ihnen/sie"
+)
+_SUBJECT_OF = dict(case.split("/") for case in _CASES.split())
 _PERSONS = r"(?:i|me|we|us|you|he|him|she|her|they|them)"
 _DETERMINER = r"(?:the|an?|our|your|my|his|its|their|this|that|these|those|every|each|any|all|both|no)"
 _GOES_BEFORE = (
@@ -40,6 +44,13 @@ _DONE = re.compile(
     rf"(?:(?!{_LINK}\b)[\w'-]+ ){{0,4}}?by (?P<who>{_ONE})\b",
     re.IGNORECASE,
 )
+_GERMAN_ONE = r"(?P<who>ich|du|er|wir|ihr|sie)"
+_GERMAN_OTHER = r"(?P<whom>mich|mir|dich|dir|ihn|ihm|uns|euch|sie|ihnen)\b"
+_GERMAN = [
+    re.compile(rf"\b{_GERMAN_ONE} (?P<does>\w+) {_GERMAN_OTHER}", re.IGNORECASE),
+    re.compile(rf"\b(?P<does>\w+) {_GERMAN_ONE} {_GERMAN_OTHER}", re.IGNORECASE),
+]
+_GERMAN_ENDING = re.compile(r"(?:en|est|et|st|e|t|n)$")
 _ARTICLE = re.compile(rf"{_DETERMINER} ", re.IGNORECASE)
 _MAX_CHARS = 600
 
@@ -47,14 +58,23 @@ _MAX_CHARS = 600
 def deeds_of(sentence: str) -> list[Relation]:
     """All that a sentence seems to tell; of one clause perhaps several."""
     sentence = sentence[:_MAX_CHARS]
-    does = [_deed(found, found["on"]) for found in _CLAUSE.finditer(sentence)]
-    return [*does, *(_deed(found, None) for found in _DONE.finditer(sentence))] if " by " in sentence else does
+    deeds = [
+        _deed(found, f"{stem_of(found['does'])} {_direction(found['on'])}") for found in _CLAUSE.finditer(sentence)
+    ]
+    if " by " in sentence:
+        deeds += [_deed(found, f"{stem_of(found['does'])} ") for found in _DONE.finditer(sentence)]
+    for form in _GERMAN:
+        deeds += [_deed(found, _GERMAN_ENDING.sub("", found["does"].lower())) for found in form.finditer(sentence)]
+    return deeds
 
 
-def _deed(found: re.Match[str], on: str | None) -> Relation:
-    # "Send it to us" is "send us it", and taking from us is neither.
-    direction = on if on is not None and on.lower() not in ("to", "for") else ""
-    return Relation(words_of(found["who"]), f"{stem_of(found['does'])} {direction}", words_of(found["whom"]))
+def _deed(found: re.Match[str], does: str) -> Relation:
+    return Relation(words_of(found["who"]), does, words_of(found["whom"]))
+
+
+def _direction(preposition: str | None) -> str:
+    """ "Send it to us" is "send us it", and taking from us is neither."""
+    return preposition if preposition is not None and preposition.lower() not in ("to", "for") else ""
 
 
 def words_of(one: str) -> frozenset[str]:

@@ -90,6 +90,7 @@ def test_reader_tells_lists_of_other_matters_apart(reader: Reader) -> None:
         ("Norvia owns Halden Foods.", "Norvia is owned by Halden Foods."),
         ("The tenant must inform the landlord.", "The tenant must be informed by the landlord."),
         ("You must send us the form.", "We must send you the form."),
+        ("Wir schulden Ihnen 50 Euro.", "Sie schulden uns 50 Euro."),
         ("We owe them 50 euros.", "They owe us 50 euros."),
         ("The dog bit the postman.", "The postman has bitten the dog."),
         ("You must pay before you sign.", "You have to sign before you pay."),

@@ -45,6 +45,8 @@ def are_turned(one: str, other: str) -> bool:
         ),
         ("The form is checked by the branch.", "The branch checks the form.", "The form checks the branch."),
         ("The guest was carried by his host.", "His host carries the guest.", "The guest carries his host."),
+        ("Wir schulden Ihnen 50 Euro.", "50 Euro schulden wir Ihnen.", "Sie schulden uns 50 Euro."),
+        ("Er ruft dich an.", "Morgen ruft er dich an.", "Du rufst ihn an."),
         ("You must pay before you sign.", "You have to sign after you pay.", "You have to sign before paying."),
         ("After the audit, we open the file.", "The audit comes before we open the file.", "We audit after opening."),
         ("You pay if you cancel.", "If you cancel, you pay.", "You cancel if you pay."),
@@ -72,6 +74,7 @@ def test_the_other_way_round_is_seen_in_any_tense_voice_and_order(sentence: str,
         ("You pay only if you cancel.", "You cancel if you pay."),
         ("You will get the card from us.", "We will send you the card."),
         ("We warn you.", "You thank us."),
+        ("Sie bekommen von uns 50 Euro.", "Wir senden Ihnen 50 Euro."),
         ("The shop is open from 9:00 to 17:00.", "Until 17:00 the shop is open, from 9:00 on."),
         ("Red is cheaper than blue.", "Blue is more expensive than red."),
         ("", "by from to before"),
@@ -84,7 +87,7 @@ def test_what_is_mutual_told_twice_or_denied_is_not_turned(left: str, right: str
 
 _WORDS = (
     "the The a we us you them Anna Norvia was is will be not paid pays sent sends by to from before after if because "
-    "landlord card 5 , . *"
+    "landlord card 5 , . * wir schulden sie uns ihnen"
 )
 
 
