@@ -51,6 +51,7 @@ _GERMAN = [
     re.compile(rf"\b(?P<does>\w+) {_GERMAN_ONE} {_GERMAN_OTHER}", re.IGNORECASE),
 ]
 _GERMAN_ENDING = re.compile(r"(?:en|est|et|st|e|t|n)$")
+_NAMES_NOTHING = frozenset({"one", "ones"})
 _ARTICLE = re.compile(rf"{_DETERMINER} ", re.IGNORECASE)
 _MAX_CHARS = 600
 
@@ -79,5 +80,5 @@ def _direction(preposition: str | None) -> str:
 
 def words_of(one: str) -> frozenset[str]:
     """Of a thing or a person, "us" as "we"."""
-    words = _ARTICLE.sub("", one).lower().split()
-    return frozenset(_SUBJECT_OF.get(word, word) for word in words)
+    words = frozenset(_SUBJECT_OF.get(word, word) for word in _ARTICLE.sub("", one).lower().split())
+    return words - _NAMES_NOTHING or words

@@ -24,12 +24,21 @@ IRREGULAR: dict[str, tuple[str, str]] = {
 }
 """By participle: the past, and the form that the dictionary has."""
 _BASE_OF = {form: base for done, (past, base) in IRREGULAR.items() for form in (done, past)}
+_AGAIN_OR_OVER = re.compile(r"(over|under|re|un|out|mis|fore)(\w+)")
 _ENDING = re.compile(r"(?:ing|ed|es|s|e)$")
 
 
 def stem_of(verb: str) -> str:
     """What its forms begin with, in small letters: "pays", "paid" and "paying" have one; "notified", "notifies" too."""
     verb = verb.lower()
-    stem = _ENDING.sub("", _BASE_OF.get(verb, verb)) or verb
+    stem = _ENDING.sub("", _base_of(verb)) or verb
     doubled = len(stem) > 2 and stem[-1] == stem[-2]
     return stem[:-1] if doubled else f"{stem[:-1]}i" if stem.endswith("y") else stem
+
+
+def _base_of(verb: str) -> str:
+    """Of "overwrote" that of "wrote", behind what stands before it."""
+    found = _AGAIN_OR_OVER.fullmatch(verb)
+    if verb in _BASE_OF or found is None:
+        return _BASE_OF.get(verb, verb)
+    return found[1] + _BASE_OF.get(found[2], found[2])

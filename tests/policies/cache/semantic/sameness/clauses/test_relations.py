@@ -32,6 +32,11 @@ def are_turned(one: str, other: str) -> bool:
         ("He called her back.", "He has called her back.", "She called him back."),
         ("You must send us the form.", "You have to send the form to us.", "We must send you the form."),
         ("The dog bites the postman.", "The dog bit the postman.", "The postman has bitten the red dog."),
+        (
+            "The old file overwrites the new one.",
+            "The old one overwrote the new file.",
+            "The new file overwrites the old one.",
+        ),
         ("Your employer pays you.", "You are paid by your employer.", "You pay your employer."),
         ("Norvia bought Halden Foods.", "Norvia has bought Halden Foods.", "Halden Foods will buy Norvia."),
         ("The agency refunds the guest.", "It is the agency that refunds the guest.", "The guest refunds the agency."),
