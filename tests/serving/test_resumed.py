@@ -130,7 +130,12 @@ async def test_stream_resumed_behind_every_mark_is_the_unbroken_one(
         return await read_all(await backend.send(call))
 
     whole = await ask(first, Resume())
-    parts = parted(whole)
+    for _ in range(20):
+        parts = parted(whole)
+        if len(parts) > 2:
+            break
+        # On a busy machine tokens wait for each other, and several come behind one mark.
+        whole = await ask(first, Resume())
 
     assert len(parts) > 2
     begun, passed = Resume(), b""
