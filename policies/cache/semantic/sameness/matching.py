@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from policies.cache.semantic.sameness.alignment import EncodedPart
-from policies.cache.semantic.sameness.clauses.deeds import deeds_of
+from policies.cache.semantic.sameness.clauses.directions import are_turned
 from policies.cache.semantic.sameness.clauses.identity import say_what_is_what
-from policies.cache.semantic.sameness.clauses.orders import orders_of
-from policies.cache.semantic.sameness.clauses.relations import Relation, are_exchanged
 from policies.cache.semantic.sameness.forms import SURE
 from policies.cache.semantic.sameness.parts import AnswerParts
 
@@ -55,8 +52,6 @@ _CANDIDATES = 2
 _MUCH_FARTHER = 0.45
 """So much farther away than the nearest part none of 9,000 second ones said the same where the nearest did not."""
 _MAX_ODDS = 8.0
-_MAX_KEPT_PARTS = 2048
-"""About 3 kB each."""
 _AS_LIKELY = 1.0
 """Log odds by which a partner is not less likely than another."""
 _ORDER = re.compile(
@@ -111,14 +106,9 @@ def bounded(one: str, other: str, odds: float) -> float:
     """
     if say_what_is_what(one, other):
         return max(odds, SURE)
-    if odds > DISPLACED and are_exchanged(_relations_of(one), _relations_of(other)):
+    if odds > DISPLACED and are_turned(one, other):
         return DISPLACED
     return odds
-
-
-@lru_cache(maxsize=_MAX_KEPT_PARTS)
-def _relations_of(part: str) -> tuple[Relation, ...]:
-    return *deeds_of(part), *orders_of(part)
 
 
 def match_features(

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import re
 
+from policies.cache.semantic.sameness.clauses.persons import SUBJECT_OF
 from policies.cache.semantic.sameness.clauses.relations import Relation
 from policies.cache.semantic.sameness.clauses.verbs import stem_of
 
-_CASES = (
-    "me/i us/we them/they him/he her/she whom/who "
-    "mich/ich mir/ich dich/du dir/du ihn/er ihm/er uns/wir euch/ihr ihnen/sie"
-)
-_SUBJECT_OF = dict(case.split("/") for case in _CASES.split())
+_GERMAN_CASES = "mich/ich mir/ich dich/du dir/du ihn/er ihm/er uns/wir euch/ihr ihnen/sie"
+_SUBJECT_OF = SUBJECT_OF | dict(case.split("/") for case in _GERMAN_CASES.split())
 _PERSONS = r"(?:i|me|we|us|you|he|him|she|her|they|them)"
 _DETERMINER = r"(?:the|an?|our|your|my|his|its|their|this|that|these|those|every|each|any|all|both|no)"
 _GOES_BEFORE = (
@@ -53,12 +51,10 @@ _GERMAN = [
 _GERMAN_ENDING = re.compile(r"(?:en|est|et|st|e|t|n)$")
 _NAMES_NOTHING = frozenset({"one", "ones"})
 _ARTICLE = re.compile(rf"{_DETERMINER} ", re.IGNORECASE)
-_MAX_CHARS = 600
 
 
 def deeds_of(sentence: str) -> list[Relation]:
     """All that a sentence seems to tell; of one clause perhaps several."""
-    sentence = sentence[:_MAX_CHARS]
     deeds = [
         _deed(found, f"{stem_of(found['does'])} {_direction(found['on'])}") for found in _CLAUSE.finditer(sentence)
     ]

@@ -28,12 +28,10 @@ _TO_FROM = re.compile(
     rf"\bto {_PLACE.format(rf'(?P<other>{_WORDS})')} from {_PLACE.format(rf'(?P<one>{_WORDS})')}", re.IGNORECASE
 )
 _WORD = re.compile(r"\d+(?:[.,:]\d+)*|[^\W_]+")
-_MAX_CHARS = 600
 
 
 def orders_of(sentence: str) -> list[Relation]:
     """All that a sentence seems to tell; of the clauses of one joined twice none."""
-    sentence = sentence[:_MAX_CHARS]
     ways = [
         Relation(words_of(found["one"]), "to", words_of(found["other"]))
         for form in (_FROM_TO, _TO_FROM)

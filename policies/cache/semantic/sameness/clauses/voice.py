@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from policies.cache.semantic.sameness.canonical import MONTHS
+from policies.cache.semantic.sameness.clauses.persons import OBJECT_OF, SUBJECT_OF
 from policies.cache.semantic.sameness.clauses.verbs import IRREGULAR
 
 _NEVER_DOES = "|".join(MONTHS) + "|monday|tuesday|wednesday|thursday|friday|saturday|sunday|easter|christmas"
@@ -29,8 +30,6 @@ _PASSIVE = re.compile(
     rf"(?P<rest> {_PLACES}\b[^,;:?!]*)?(?P<end>[.!]?)",
     re.IGNORECASE,
 )
-_SUBJECTS = {"us": "we", "them": "they", "him": "he", "her": "she", "me": "I"}
-_OBJECTS = {"we": "us", "they": "them", "he": "him", "she": "her", "i": "me"}
 _BEGINS_SMALL = re.compile(
     r"(?:the|an?|our|your|my|his|her|its|their|th(?:is|at|ese|ose)|all|both|each|every|it)\b", re.I
 )
@@ -44,7 +43,7 @@ def active(sentence: str) -> str:
     whom, who, done = found["whom"].strip(), found["who"], found["done"].lower()
     if _BEGINS_SMALL.match(whom):
         whom = whom[0].lower() + whom[1:]
-    whom, who = _OBJECTS.get(whom.lower(), whom), _SUBJECTS.get(who.lower(), who)
+    whom, who = OBJECT_OF.get(whom.lower(), whom), SUBJECT_OF.get(who.lower(), who)
     does = (
         f"{_has(who, found['has'])} {found['how'] or ''}{done}"
         if found["has"]
@@ -58,7 +57,7 @@ def _has(who: str, has: str) -> str:
     """ "have" of whom it was done to may be "has" of who did it."""
     if has.lower() == "had":
         return has
-    are_several = who in ("we", "they", "you", "I") or re.fullmatch(r"[a-z].*[^s]s", who) is not None
+    are_several = who in ("we", "they", "you", "i") or re.fullmatch(r"[a-z].*[^s]s", who) is not None
     return "have" if are_several else "has"
 
 

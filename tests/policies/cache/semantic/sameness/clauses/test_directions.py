@@ -8,20 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.cache.semantic.sameness.clauses.deeds import deeds_of
-from policies.cache.semantic.sameness.clauses.orders import orders_of
-from policies.cache.semantic.sameness.clauses.relations import Relation, are_exchanged
-
-
-def relations_of(sentence: str) -> list[Relation]:
-    """All of it."""
-    return [*deeds_of(sentence), *orders_of(sentence)]
+from policies.cache.semantic.sameness.clauses import directions
+from policies.cache.semantic.sameness.clauses.directions import relations_of
 
 
 def are_turned(one: str, other: str) -> bool:
     """In both orders of the two alike."""
-    told = are_exchanged(relations_of(one), relations_of(other))
-    assert told == are_exchanged(relations_of(other), relations_of(one))
+    told = directions.are_turned(one, other)
+    assert told == directions.are_turned(other, one)
     return told
 
 
@@ -49,6 +43,7 @@ def are_turned(one: str, other: str) -> bool:
             "The tenant must inform the landlord.",
         ),
         ("The form is checked by the branch.", "The branch checks the form.", "The form checks the branch."),
+        ("The seller will be paid by the buyer.", "The buyer will pay the seller.", "The seller pays the buyer."),
         ("The guest was carried by his host.", "His host carries the guest.", "The guest carries his host."),
         ("Wir schulden Ihnen 50 Euro.", "50 Euro schulden wir Ihnen.", "Sie schulden uns 50 Euro."),
         ("Er ruft dich an.", "Morgen ruft er dich an.", "Du rufst ihn an."),
@@ -79,6 +74,7 @@ def test_the_other_way_round_is_seen_in_any_tense_voice_and_order(sentence: str,
         ("You pay only if you cancel.", "You cancel if you pay."),
         ("You will get the card from us.", "We will send you the card."),
         ("We warn you.", "You thank us."),
+        ("The form is checked by the branch.", "Something else is said here."),
         ("Sie bekommen von uns 50 Euro.", "Wir senden Ihnen 50 Euro."),
         ("The shop is open from 9:00 to 17:00.", "Until 17:00 the shop is open, from 9:00 on."),
         ("Red is cheaper than blue.", "Blue is more expensive than red."),
