@@ -19,29 +19,39 @@ _BUSY_S = 0.2
 _OPEN_FOR_S = 0.5
 
 
+# Neither how often it has opened in the tests before, nor how lately it has closed, changes what it does.
+_BREAKER = {
+    "consecutive_failures": 3,
+    "open_for": f"{_OPEN_FOR_S}s",
+    "max_open_for": f"{_OPEN_FOR_S}s",
+    "slow_start": "0s",
+    "max_ejection_percent": 100,
+}
+
+
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Setting]:
-    """A gateway with two upstreams of the same priority, a breaker that is quick to open, and short limits."""
-    # Neither how often it has opened in the tests before, nor how lately it has closed, changes what it does.
-    breaker = {
-        "consecutive_failures": 3,
-        "open_for": f"{_OPEN_FOR_S}s",
-        "max_open_for": f"{_OPEN_FOR_S}s",
-        "slow_start": "0s",
-        "max_ejection_percent": 100,
-    }
+    """A gateway with two upstreams of the same priority, and a breaker that is quick to open."""
+    with setting(2, routes={"*": {"circuit_breaker": _BREAKER}}) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[Setting]:
+    """The same with limits so short that a machine which stands still for a moment misses them too."""
     limits = {"connect": "200ms", "total": "1s"}
-    with setting(2, routes={"*": {"timeouts": limits, "circuit_breaker": breaker}}) as made:
+    with setting(2, routes={"*": {"timeouts": limits, "circuit_breaker": _BREAKER}}) as made:
         yield made
 
 
 @pytest.fixture
-async def closed_breakers(pair: Setting) -> None:
+async def closed_breakers(request: pytest.FixtureRequest) -> None:
     """Whatever the test before has opened is closed again: both upstreams have answered."""
-    async with CaseServer(pair.ports[0]) as first, CaseServer(pair.ports[1]) as second:
+    used: Setting = request.getfixturevalue("hasty" if "hasty" in request.fixturenames else "pair")
+    async with CaseServer(used.ports[0]) as first, CaseServer(used.ports[1]) as second:
         async with asyncio.timeout(5):
             while not (first.num_asked and second.num_asked):
-                await ask(pair)
+                await ask(used)
 
 
 async def ask(setting: Setting, *, stream: bool = False) -> Answer:
@@ -55,12 +65,12 @@ async def ask(setting: Setting, *, stream: bool = False) -> Answer:
 
 @pytest.mark.usefixtures("closed_breakers")
 @pytest.mark.timed
-async def test_all_upstreams_refusing_is_an_error_in_time_then_no_backend(pair: Setting) -> None:
+async def test_all_upstreams_refusing_is_an_error_in_time_then_no_backend(hasty: Setting) -> None:
     """At first 502 says that nobody could be reached; once the breakers are open 503 says when to come again."""
     codes = []
     for _ in range(12):
         started_at = time.monotonic()
-        answer = await ask(pair)
+        answer = await ask(hasty)
         codes.append((answer.status, (answer.error() or {})["code"]))
         assert time.monotonic() - started_at <= 1.05 + _BUSY_S
 
@@ -71,12 +81,12 @@ async def test_all_upstreams_refusing_is_an_error_in_time_then_no_backend(pair: 
 
 @pytest.mark.usefixtures("closed_breakers")
 @pytest.mark.timed
-async def test_upstream_that_never_accepts_is_a_connect_timeout_within_the_whole_time(pair: Setting) -> None:
+async def test_upstream_that_never_accepts_is_a_connect_timeout_within_the_whole_time(hasty: Setting) -> None:
     """A black hole: the kernel takes no more connections, and does not say so."""
-    holes = [_black_hole(port) for port in pair.ports]
+    holes = [_black_hole(port) for port in hasty.ports]
     try:
         started_at = time.monotonic()
-        answer = await ask(pair)
+        answer = await ask(hasty)
         took_s = time.monotonic() - started_at
     finally:
         for raw in (raw for hole in holes for raw in hole):
