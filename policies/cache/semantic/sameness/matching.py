@@ -7,6 +7,7 @@ words such as "then" make something of them. What stands under a heading is said
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from policies.cache.semantic.sameness.alignment import EncodedPart
 from policies.cache.semantic.sameness.clauses.directions import are_turned
 from policies.cache.semantic.sameness.clauses.identity import say_what_is_what
+from policies.cache.semantic.sameness.clauses.opposites import are_opposite, have_one_of_two
 from policies.cache.semantic.sameness.forms import SURE
 from policies.cache.semantic.sameness.parts import AnswerParts
 
@@ -40,7 +42,7 @@ log probability that there is none such; `least_odds`: of saying the same, of th
 has the least; `_of_other`: of the answer where it is better; `contents`: how many parts matter; `inverted`: share of
 pairs of parts whose partners stand the other way round."""
 
-MAX_DISPLACEMENT = 0.25
+_MAX_DISPLACEMENT = 0.25
 DISPLACED = -3.0
 """Log odds that pairs of more displacement have at most: of 461 made-up ones 22 said the same. Likewise two sentences
 where who does it in one has it done in the other.
@@ -101,14 +103,15 @@ def _nearest(nearness: Floats) -> NDArray[np.bool_]:
 
 
 def bounded(one: str, other: str, odds: float) -> float:
-    """Log odds that two parts say the same, by what is told of them, by who does what to whom, what comes before what,
-    and what is what.
-    """
-    if say_what_is_what(one, other):
-        return max(odds, SURE)
-    if odds > DISPLACED and are_turned(one, other):
+    """Log odds that two parts say the same, by what is told of them, and by what their words tell for certain."""
+    return max(odds, SURE) if say_what_is_what(one, other) else min(odds, _most_between(one, other))
+
+
+def _most_between(one: str, other: str) -> float:
+    """By who does what to whom, what comes before what, and which words exclude each other."""
+    if are_turned(one, other) or are_opposite(one, other):
         return DISPLACED
-    return odds
+    return 0.0 if have_one_of_two(one, other) else math.inf
 
 
 def match_features(
@@ -177,16 +180,23 @@ def _way(table: NDArray[np.float64], matters: Floats) -> _Way:
     )
 
 
-def displacement(
+def most_odds(
     table: NDArray[np.float64], matters: tuple[Floats, Floats], parts: tuple[AnswerParts, AnswerParts]
 ) -> float:
-    """How much the heading matters of a part whose partner stands under another one, though the other answer has that
-    heading too, 0..1: of all parts the most. The arguments are those of `match_features`.
+    """Log odds that the two have at most: as many as a part that matters and what comes nearest to it, by their words;
+    and `DISPLACED` where too much stands under other headings. The arguments are those of `match_features`.
     """
-    return max(
-        _displaced(table, matters, parts[0].under, parts[1].under),
-        _displaced(table.T, matters[::-1], parts[1].under, parts[0].under),
-    )
+    ways = ((table, matters, parts), (table.T, matters[::-1], parts[::-1]))
+    if max(_displaced(*way) for way in ways) > _MAX_DISPLACEMENT:
+        return DISPLACED
+    return min(_most_of_parts(*way) for way in ways)
+
+
+def _most_of_parts(
+    table: NDArray[np.float64], matters: tuple[Floats, Floats], parts: tuple[AnswerParts, AnswerParts]
+) -> float:
+    nearest = zip(parts[0].texts, table.argmax(axis=1), matters[0] >= _MATTERS, strict=True)
+    return min(_most_between(text, parts[1].texts[at]) if counts else math.inf for text, at, counts in nearest)
 
 
 def match_table(odds: dict[PartMatch, float], parts: tuple[AnswerParts, AnswerParts]) -> NDArray[np.float64]:
@@ -198,8 +208,12 @@ def match_table(odds: dict[PartMatch, float], parts: tuple[AnswerParts, AnswerPa
 
 
 def _displaced(
-    table: NDArray[np.float64], matters: tuple[Floats, Floats], under: Sequence[int], others_under: Sequence[int]
+    table: NDArray[np.float64], matters: tuple[Floats, Floats], parts: tuple[AnswerParts, AnswerParts]
 ) -> float:
+    """How much the heading matters of a part whose partner stands under another one, though the other answer has that
+    heading too, 0..1: of all parts the most.
+    """
+    under, others_under = parts[0].under, parts[1].under
     displaced = 0.0
     headings = sorted({heading for heading in others_under if heading >= 0})
     if not headings:

@@ -17,14 +17,12 @@ from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabul
 from policies.cache.semantic.sameness.forms import SURE, Unreadable, for_sure
 from policies.cache.semantic.sameness.head import AnswerHead, ReadPart, TokenHead, WordHead, load_weights
 from policies.cache.semantic.sameness.matching import (
-    DISPLACED,
-    MAX_DISPLACEMENT,
     Outline,
     bounded,
     candidates,
-    displacement,
     match_features,
     match_table,
+    most_odds,
     outline_of,
     relative,
 )
@@ -76,10 +74,10 @@ class _KnownPart(NamedTuple):
 
 
 class _Match(NamedTuple):
-    """How the parts of two answers match: `match_features`, `displacement`."""
+    """How the parts of two answers match: `match_features`, `most_odds`."""
 
     features: NDArray[np.float32]
-    displacement: float
+    most: float
 
 
 class Reader:
@@ -118,10 +116,8 @@ class Reader:
         match = self._match(ones, others, self._vocabulary)
         if match is None:
             return Compared(is_done=False)
-        log_odds = self._answers.log_odds(match.features, features)
-        if differ_in_code(left, right):
-            log_odds = min(log_odds, 0.0)
-        return _told(log_odds if match.displacement <= MAX_DISPLACEMENT else min(log_odds, DISPLACED), features)
+        log_odds = min(self._answers.log_odds(match.features, features), match.most)
+        return _told(min(log_odds, 0.0) if differ_in_code(left, right) else log_odds, features)
 
     def _parts_of(self, answer: str) -> AnswerParts | None:
         """As `parts_of`: a new answer is held against several, in several rounds."""
@@ -153,7 +149,7 @@ class Reader:
         while len(self._matched) > _MAX_KEPT_MATCHES:
             self._matched.popitem(last=False)
         known = match_table(odds, (left, right)), (matters[0], matters[1]), (left, right)
-        return _Match(match_features(*known), displacement(*known))
+        return _Match(match_features(*known), most_odds(*known))
 
     def _hold_against(self, pairs: list[tuple[str, str]], vocabulary: TokenVocabulary) -> None:
         """Each part against the other of its pair."""

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabulary
 from policies.cache.semantic.sameness.forms import SURE
 from policies.cache.semantic.sameness.matching import (
-    MAX_DISPLACEMENT,
+    DISPLACED,
     bounded,
     candidates,
-    displacement,
     match_features,
     match_table,
+    most_odds,
     outline_of,
     relative,
 )
@@ -34,12 +34,12 @@ Matters = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 
 class Matched(NamedTuple):
-    """`features` [pairs, MATCH_FEATURES and FEATURES]; `displaced` [pairs]: which a rule calls different, whatever the
+    """`features` [pairs, MATCH_FEATURES and FEATURES]; `told_apart` [pairs]: which a rule calls different, whatever the
     head says of them.
     """
 
     features: NDArray[np.float32]
-    displaced: NDArray[np.bool_]
+    told_apart: NDArray[np.bool_]
 
 
 def matched(
@@ -68,14 +68,14 @@ def matched(
     def matter(side: AnswerParts) -> NDArray[np.float32]:
         return relative(matters(np.stack([encoded[part].vectors[-1] for part in side.texts])))
 
-    rows, displaced = [], []
+    rows, told_apart = [], []
     for pair, (ones, others), matches in zip(pairs, answers, found, strict=True):
         sentences_of = {match: (ones.texts[match.one], others.texts[match.other]) for match in matches}
         of_matches = {match: bounded(*both, float(odds.get(both, SURE))) for match, both in sentences_of.items()}
         known = match_table(of_matches, (ones, others)), (matter(ones), matter(others)), (ones, others)
         rows.append(np.concatenate((match_features(*known), pair.words)))
-        displaced.append(displacement(*known) > MAX_DISPLACEMENT)
-    return Matched(np.stack(rows), np.array(displaced))
+        told_apart.append(most_odds(*known) <= DISPLACED)
+    return Matched(np.stack(rows), np.array(told_apart))
 
 
 def _worded(ones: list[str], others: list[str]) -> WordedPair:

@@ -107,7 +107,7 @@ def _left_to_head(seen: Matched, pairs: Sequence[WordedPair]) -> _Seen:
     """Without those that a rule calls different, whatever the head says: they look as if they were the same, and would
     make it doubt what is.
     """
-    is_left = ~seen.displaced
+    is_left = ~seen.told_apart
     return _Seen(seen.features[is_left], [pair for pair, is_kept in zip(pairs, is_left, strict=True) if is_kept])
 
 

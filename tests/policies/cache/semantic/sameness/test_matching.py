@@ -7,13 +7,14 @@ import pytest
 
 from policies.cache.semantic.sameness.alignment import EncodedPart
 from policies.cache.semantic.sameness.matching import (
+    DISPLACED,
     MATCH_FEATURES,
     Outline,
     PartMatch,
     candidates,
-    displacement,
     match_features,
     match_table,
+    most_odds,
     outline_of,
     relative,
 )
@@ -38,9 +39,9 @@ def features(
     back = match_table({PartMatch(b, a): value for (a, b), value in odds.items()}, (parts[1], parts[0]))
     turned = match_features(back, (others, ones), (parts[1], parts[0]))
     np.testing.assert_allclose(told, turned, atol=1e-6)
-    displaced = displacement(table, (ones, others), parts)
-    assert displaced == displacement(back, (others, ones), (parts[1], parts[0]))
-    return {**dict(zip(MATCH_FEATURES, told.tolist(), strict=True)), "displaced": displaced}
+    most = most_odds(table, (ones, others), parts)
+    assert most == most_odds(back, (others, ones), (parts[1], parts[0]))
+    return {**dict(zip(MATCH_FEATURES, told.tolist(), strict=True)), "most": most}
 
 
 def test_what_says_nothing_may_be_missing_and_what_matters_may_not() -> None:
@@ -71,32 +72,32 @@ def test_order_is_told_and_counts_more_where_words_make_something_of_it() -> Non
 _UNDER = [-1, 0, -1, 2]
 
 
-def sections(*partners: int, matters: float = 1.0, under: list[int] | None = None) -> float:
-    """How much is displaced where the parts of one answer have these partners in the other."""
+def are_displaced(*partners: int, matters: float = 1.0, under: list[int] | None = None) -> bool:
+    """Whether parts of one answer that have these partners in the other stand elsewhere there."""
     table = [[SAME if column == partner else OTHER for column in range(4)] for partner in partners]
     weights = [matters, 1.0, matters, 1.0]
-    return features(table, (weights, weights), under=(_UNDER, _UNDER if under is None else under))["displaced"]
+    return features(table, (weights, weights), under=(_UNDER, _UNDER if under is None else under))["most"] == DISPLACED
 
 
 def test_what_stands_under_another_heading_is_displaced() -> None:
     """Where the other answer has both headings; in whatever order they come."""
-    assert sections(0, 1, 2, 3) == 0
-    assert sections(2, 3, 0, 1) == 0
-    assert sections(0, 3, 2, 1) == 1.0
-    assert sections(2, 1, 0, 3) == 1.0
+    assert not are_displaced(0, 1, 2, 3)
+    assert not are_displaced(2, 3, 0, 1)
+    assert are_displaced(0, 3, 2, 1)
+    assert are_displaced(2, 1, 0, 3)
 
 
 def test_nothing_is_displaced_without_headings_that_matter_in_both() -> None:
     """As "details" names nothing; and an answer without headings leaves nothing to compare."""
-    assert sections(0, 3, 2, 1, matters=0.01) < 0.001
-    assert sections(0, 3, 2, 1, under=[-1, -1, -1, -1]) == 0
+    assert not are_displaced(0, 3, 2, 1, matters=0.01)
+    assert not are_displaced(0, 3, 2, 1, under=[-1, -1, -1, -1])
 
 
 def test_what_is_said_under_each_heading_is_at_home_under_each() -> None:
     """As "cancel at any time" of every plan."""
     odds = [[SAME, OTHER, OTHER, OTHER], [OTHER, SAME, OTHER, SAME], [OTHER, OTHER, SAME, OTHER]]
     told = features([*odds, odds[1]], ([1.0] * 4, [1.0] * 4), under=(_UNDER, _UNDER))
-    assert told["displaced"] == 0
+    assert told["most"] == np.inf
 
 
 def test_two_parts_of_one_partner_are_told() -> None:
@@ -115,7 +116,8 @@ def test_the_part_that_matters_most_counts_whatever_it_is_thought_to_say() -> No
 
 def test_answers_of_which_nothing_matters_are_numbers_all_the_same() -> None:
     """Two greetings."""
-    assert all(np.isfinite(value) for value in features([[OTHER]], ([0.0], [0.0])).values())
+    told = features([[OTHER]], ([0.0], [0.0]))
+    assert np.isfinite([told[name] for name in MATCH_FEATURES]).all()
 
 
 def test_candidates_are_the_nearest_both_ways_and_few() -> None:
