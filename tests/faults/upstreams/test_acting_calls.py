@@ -17,7 +17,7 @@ backends:
   a: {{type: openai, base_url: "http://127.0.0.1:{a}/v1"}}
   b: {{type: openai, base_url: "http://127.0.0.1:{b}/v1"}}
 defaults:
-  timeouts: {{connect: 1s, first_token: 300ms, total: 20s}}
+  timeouts: {{connect: 1s, first_token: 800ms, total: 20s}}
   circuit_breaker: {{consecutive_failures: 1000, min_calls: 1000}}
 routes:
   - {{name: two, match: {{models: [two]}}, backends: [{{ref: a}}, {{ref: b, priority: 1}}]}}

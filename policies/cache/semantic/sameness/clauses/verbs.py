@@ -25,7 +25,7 @@ IRREGULAR: dict[str, tuple[str, str]] = {
 """By participle: the past, and the form that the dictionary has."""
 _BASE_OF = {form: base for done, (past, base) in IRREGULAR.items() for form in (done, past)}
 _AGAIN_OR_OVER = re.compile(r"(over|under|re|un|out|mis|fore)(\w+)")
-_ENDING = re.compile(r"(?:ing|ed|es|s|e)$")
+_ENDING = re.compile(r"(?<=\w\w)(?:ing|ed|es|s|e)$")
 
 
 def stem_of(verb: str) -> str:

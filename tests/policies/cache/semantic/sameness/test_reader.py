@@ -95,6 +95,16 @@ def test_reader_tells_lists_of_other_matters_apart(reader: Reader) -> None:
         ("The dog bit the postman.", "The postman has bitten the dog."),
         ("You must pay before you sign.", "You have to sign before you pay."),
         ("You can switch from monthly to yearly.", "Switching is possible from yearly to monthly."),
+        ("Online orders are free.", "Orders in store are free."),
+        ("Sender pays shipping.", "Shipping is paid by the recipient."),
+        ("Either parent must sign the form.", "Both parents must sign the form."),
+        ("We may refund you.", "We will refund you."),
+        ("It happens automatically.", "It happens manually."),
+        ("Avant la livraison.", "Après la livraison."),
+        ("Manche Karten sind gesperrt.", "Alle Karten sind gesperrt."),
+        ("Paid leave is possible.", "Unpaid leave is possible."),
+        ("La banque paie.", "L'assurance paie."),
+        ("A doctor must sign.", "A lawyer must sign."),
     ],
 )
 def test_reader_does_not_take_what_is_swapped_denied_or_changed_for_the_same(
