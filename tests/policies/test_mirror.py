@@ -84,14 +84,14 @@ async def test_promoted_candidate_has_all_of_the_time_for_a_stream_that_has_begu
     clock = SystemClock()
     mirrored = Mirrored(lambda: (True, True), clock, 13)
     mirrored.mirror.verdict = "promote"
-    async with OpenAIServer(Behaviour(text="a b c d e f g h", event_delay_s=0.1)) as server:
+    async with OpenAIServer(Behaviour(text="a b c d e f g h", event_delay_s=0.2)) as server:
         leaf = KIND.build("new", OpenAIConfig(base_url=server.base_url), clock)
         pool = make_pool([Member(leaf)], clock, falls_back_on=["timeout", "error"])
         mirrored.candidate.send = pool.send  # type: ignore[method-assign]  # over a socket, for once
-        reply = await mirrored.mirror.send(make_call(stream=True, timeouts=Timeouts(total_s=1.6)))
+        reply = await mirrored.mirror.send(make_call(stream=True, timeouts=Timeouts(total_s=3.0)))
         said = await read_all(reply)
         server.next(Behaviour(stall_before_head=True))
-        late = await mirrored.mirror.send(make_call(stream=True, timeouts=Timeouts(total_s=1.6)))
+        late = await mirrored.mirror.send(make_call(stream=True, timeouts=Timeouts(total_s=3.0)))
         await leaf.aclose()
 
     assert streamed_text(said) == "a b c d e f g h"

@@ -21,8 +21,8 @@ _OPPOSITES = """
 seller,vendor/buyer,purchaser sender/recipient,receiver,addressee landlord/tenant,renter lender/borrower
 creditor/debtor employer/employee payer/payee insurer/insured host/guest doctor/patient teacher/student,pupil
 parent/child,children mother/father wife/husband son/daughter sister/brother aunt/uncle adult/child,children,minor
-man/woman boy/girl male/female driver/passenger winner/loser plaintiff/defendant client/server upstream/downstream
-frontend/backend producer/consumer publisher/subscriber leader/follower primary/secondary,replica
+man/woman boy/girl male/female citizen/resident driver/passenger winner/loser plaintiff/defendant client/server
+upstream/downstream frontend/backend producer/consumer publisher/subscriber leader/follower primary/secondary,replica
 source/target,destination reader/writer read/write input/output encode/decode encrypt/decrypt compress/decompress
 upload/download push/pull import/export lock/unlock install/uninstall subscribe/unsubscribe enable/disable
 activate/deactivate freeze/unfreeze login/logout allow/deny,forbid,block accept/reject,refuse,decline include/exclude
@@ -34,11 +34,11 @@ income/expense gross/net profit/loss asset/liability gain/loss minimum/maximum m
 used/unused young/old first/last,second,third second/third earliest/latest earlier/later early/late before/after
 morning/afternoon,evening,night evening/morning day/night am/pm today/tomorrow,yesterday tomorrow/yesterday
 summer/winter spring/autumn arrival/departure rise,increase,grow/fall,decrease,shrink raise/lower,reduce
-increase/reduce open/close begin,start/end,stop strengthen/weaken win/lose hot/cold warm/cool wet/dry heavy/light
-thick/thin wide/narrow deep/shallow high/low higher/lower tall/short long/short longer/shorter large,big/small
-larger,bigger/smaller fast/slow faster/slower strong/weak stronger/weaker cheap/expensive cheaper/dearer rich/poor
-full/empty clean/dirty hard/soft safe/dangerous,unsafe legal/illegal possible/impossible good/bad better/worse
-best/worst easy/difficult,hard more/less,fewer most/least,few,fewer many/few
+increase/reduce open/close begin,start/end,stop strengthen/weaken win/lose keep/stop,lose hot/cold warm/cool wet/dry
+heavy/light thick/thin wide/narrow deep/shallow high/low higher/lower tall/short long/short longer/shorter
+large,big/small larger,bigger/smaller fast/slow faster/slower strong/weak stronger/weaker cheap/expensive
+cheaper/dearer rich/poor full/empty clean/dirty hard/soft safe/dangerous,unsafe legal/illegal possible/impossible
+good/bad better/worse best/worst easy/difficult,hard more/less,fewer most/least,few,fewer many/few
 all,every,each/some,most,many,few,none,half some/none both/either,one,neither either/neither
 everyone,everybody/nobody,someone everything/nothing,something always/sometimes,rarely,seldom,never,usually,often
 often,usually,frequently,generally/sometimes,rarely,seldom,never sometimes/never rarely,seldom/frequently
