@@ -49,8 +49,9 @@ from policies.cache.semantic.vector_space import VectorSpace
 from policies.cache.settings import CachePolicy
 from policies.stage import Stage
 
-_MAX_LEARNING = 64
-"""Answers that may wait to be compared at once; more are not learned from."""
+_MAX_LEARNING, _MAX_JUDGED = 16, 64
+"""Answers that may wait at once to be compared, or to be judged, which takes a call; more are not learned from. In a
+longer queue no more of them are compared, only later, and late labels let more wrong answers through."""
 
 _ENDING_LABELS = 2
 """Bad ones that are an entry's end."""
@@ -116,7 +117,7 @@ class SemanticCache(Stage):
         self._comparison = Comparison(parts.space.encoder, judge, Rewording())
         self._teacher: Teacher | None = None
         self._tally = SemanticTally()
-        self._learners = Background(_MAX_LEARNING)
+        self._learners = Background(_MAX_LEARNING if judge is None else _MAX_JUDGED)
         self._shadows = Background(self._policy.max_shadows)
         self._upkeep = Background(1)
         self._served: OrderedDict[str, ServedAnswer] = OrderedDict()

@@ -257,11 +257,11 @@ async def test_teacher_stores_an_answer_before_it_is_compared() -> None:
     learned = await stage.answers.listing(None, 200)
 
     assert len({answer.answer_id for answer, _ in waiting}) == len(waiting) >= 101
-    assert stage.cache.take_tally().dropped == 101 - 64
-    assert len(decider.given) == 64
+    assert stage.cache.take_tally().dropped == 101 - 16
+    assert len(decider.given) == 16
     # The same text was asked twice, and its new answer has taken the old one's place.
     assert len(learned) == 101
-    assert len({answer.answer_id for answer, _ in learned}) == 1 + 101 - 64 - 1
+    assert len({answer.answer_id for answer, _ in learned}) == 1 + 101 - 16 - 1
     await stage.aclose()
 
 
