@@ -104,7 +104,9 @@ def _nearest(nearness: Floats) -> NDArray[np.bool_]:
 
 def bounded(one: str, other: str, odds: float) -> float:
     """Log odds that two parts say the same, by what is told of them, and by what their words tell for certain."""
-    return max(odds, SURE) if say_what_is_what(one, other) else min(odds, _most_between(one, other))
+    if say_what_is_what(one, other):
+        return max(odds, SURE)
+    return min(odds, _most_between(one, other)) if odds > DISPLACED else odds
 
 
 def _most_between(one: str, other: str) -> float:

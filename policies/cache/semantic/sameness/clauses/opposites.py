@@ -14,7 +14,7 @@ from itertools import permutations, product
 from typing import NamedTuple
 
 from policies.cache.semantic.sameness.clauses.persons import SUBJECT_OF
-from policies.cache.semantic.sameness.clauses.verbs import stem_of
+from policies.cache.semantic.sameness.clauses.verbs import stem_of, words_in
 from policies.cache.semantic.sameness.words import COMMON
 
 _OPPOSITES = """
@@ -97,9 +97,7 @@ _ELIDED = frozenset("ld")
 """Before an apostrophe, of articles."""
 _PERSONS = frozenset(SUBJECT_OF.values())
 _DENYING = re.compile(r"(?:un|non)(\w{3,})|(?:dis|in|im|il|ir)(\w{5,})")
-_WORD = re.compile(r"\d+(?:[.,:]\d+)*|[^\W_]+")
 _FEW = 2
-_MAX_CHARS = 600
 _MAX_KEPT = 2048
 """Sentences, about 2 kB each."""
 
@@ -162,7 +160,7 @@ def _apart(ones: _Told, others: _Told) -> tuple[str, str]:
 @lru_cache(maxsize=_MAX_KEPT)
 def _told(sentence: str) -> _Told:
     """Stored answers are compared again and again."""
-    words = [SUBJECT_OF.get(word, word) for word in _WORD.findall(sentence[:_MAX_CHARS].casefold())]
+    words = [SUBJECT_OF.get(word, word) for word in words_in(sentence)]
     return _Told(
         tuple(stem_of(word) for word in words if word not in _SAYS_NOTHING),
         tuple(_MODALS[word] for word in words if word in _MODALS),

@@ -10,7 +10,7 @@ import re
 
 from policies.cache.semantic.sameness.clauses.deeds import words_of
 from policies.cache.semantic.sameness.clauses.relations import Relation
-from policies.cache.semantic.sameness.clauses.verbs import stem_of
+from policies.cache.semantic.sameness.clauses.verbs import stem_of, words_in
 from policies.cache.semantic.sameness.words import COMMON
 
 _HOW = r"before|after|because|if|until"
@@ -27,7 +27,6 @@ _FROM_TO = re.compile(
 _TO_FROM = re.compile(
     rf"\bto {_PLACE.format(rf'(?P<other>{_WORDS})')} from {_PLACE.format(rf'(?P<one>{_WORDS})')}", re.IGNORECASE
 )
-_WORD = re.compile(r"\d+(?:[.,:]\d+)*|[^\W_]+")
 
 
 def orders_of(sentence: str) -> list[Relation]:
@@ -54,4 +53,4 @@ def _clauses(sentence: str) -> Relation | None:
 
 
 def _stems(clause: str) -> frozenset[str]:
-    return frozenset(stem_of(word) for word in _WORD.findall(clause.lower()) if word not in COMMON)
+    return frozenset(stem_of(word) for word in words_in(clause) if word not in COMMON)

@@ -25,7 +25,13 @@ IRREGULAR: dict[str, tuple[str, str]] = {
 """By participle: the past, and the form that the dictionary has."""
 _BASE_OF = {form: base for done, (past, base) in IRREGULAR.items() for form in (done, past)}
 _AGAIN_OR_OVER = re.compile(r"(over|under|re|un|out|mis|fore)(\w+)")
+_WORD = re.compile(r"\d+(?:[.,:]\d+)*|[^\W_]+")
 _ENDING = re.compile(r"(?<=\w\w)(?:ing|ed|es|s|e)$")
+
+
+def words_in(sentence: str) -> list[str]:
+    """In small letters and in their order, numbers whole."""
+    return _WORD.findall(sentence.lower())
 
 
 def stem_of(verb: str) -> str:

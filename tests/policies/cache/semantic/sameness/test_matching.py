@@ -90,6 +90,8 @@ def test_what_stands_under_another_heading_is_displaced() -> None:
 def test_nothing_is_displaced_without_headings_that_matter_in_both() -> None:
     """As "details" names nothing; and an answer without headings leaves nothing to compare."""
     assert not are_displaced(0, 3, 2, 1, matters=0.01)
+    assert not are_displaced(0, 3, 2, 1, matters=0.49)
+    assert are_displaced(0, 3, 2, 1, matters=0.51)
     assert not are_displaced(0, 3, 2, 1, under=[-1, -1, -1, -1])
 
 

@@ -35,6 +35,7 @@ def are_opposite(one: str, other: str) -> bool:
         ("Direct debits are free.", "Indirect debits are free."),
         ("Press Ctrl+S.", "Press Ctrl+Q."),
         ("Vor der Lieferung zahlen.", "Nach der Lieferung zahlen."),
+        ("Die Tür öffnet um neun.", "Die Tür schließt um neun."),
         ("Le vendeur paie les frais.", "L'acheteur paie les frais."),
         ("El comprador paga los gastos.", "El vendedor paga los gastos."),
         ("Il venditore paga le spese.", "L'acquirente paga le spese."),
