@@ -35,7 +35,7 @@ class SemanticMetrics(MetricGroup):
         self.spent = counter("spent_tokens", "Tokens spent on checking.", "route", "purpose")
         self.dropped = counter(
             "answers_not_learned",
-            "Answers not learned from since too many waited to be compared: no label, neither right nor wrong.",
+            "Answers not learned from since too many waited to be compared: no label, and not stored where a bound is promised.",
             "route",
         )
         self.seconds = self.histogram(

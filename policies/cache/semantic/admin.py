@@ -93,7 +93,12 @@ class Administration:
             self._answers.record(scope, entry, good=good, bad=bad)
         if given is not None and stage is not None:
             given.learning.settle(
-                given.proposal, float(is_right), is_label=True, matters=True, weight=1.0, was_served=True
+                given.proposal,
+                float(is_right),
+                is_label=True,
+                matters=True,
+                weight=1.0,
+                served_at=given.decision.score,
             )
             stage.tally.labels[LabelSource.FEEDBACK, verdict] += 1
             stage.tally.wrong_hits += not is_right

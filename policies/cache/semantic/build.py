@@ -50,7 +50,7 @@ from policies.schema import RoutePolicy, StoresPolicy
 from policies.speculation.settings import PredictedPolicy
 
 _LOGGER = logging.getLogger(__name__)
-_STATE_VERSION = f"2:{','.join(FEATURES)}"
+_STATE_VERSION = f"3:{','.join(FEATURES)}"
 """Decisions of other features have nothing to learn from each other."""
 
 _DECISION_FIELDS = ("mode", "max_wrong_hit_rate", "min_precision", "threshold", "guard")

@@ -270,13 +270,20 @@ class Decider(Protocol):
         """Decide on a look-up and count it; called once for each."""
 
     def label(
-        self, proposal: Proposal, *, rightness: float, weight: float, was_served: bool, is_explained: bool = False
+        self,
+        proposal: Proposal,
+        *,
+        rightness: float,
+        weight: float,
+        served_at: float | None,
+        is_explained: bool = False,
     ) -> None:
         """Learn what a comparison of answers says of a proposal.
 
         `rightness`: the probability that the two say the same, 0..1, calibrated for pairs of which as many do as do
-        not; 0.5 says nothing. `weight`: 1 after a miss, 1 / probability after a shadow check. `is_explained`: what the
-        backend said instead is known from another neighbour.
+        not; 0.5 says nothing. `weight`: 1 after a miss, 1 / probability after a shadow check. `served_at`: the score
+        of the decision that served it, None after a miss. `is_explained`: what the backend said instead is known from
+        another neighbour.
         """
 
     def gives_up(self, answer_id: str) -> bool:

@@ -38,7 +38,7 @@ class LookupResult(msgspec.Struct):
 
     `found` are the neighbours that this call might be given, nearest first; `answer` is the proposal's. Without a
     `vector` there is nothing to learn from what the backend says either. `serves` the proposal's answer; `weight` and
-    `was_served` are those of its label.
+    `served_at` are those of its label.
     """
 
     question: Question
@@ -51,7 +51,7 @@ class LookupResult(msgspec.Struct):
     decision: Decision | None = None
     serves: bool = False
     weight: float = 1.0
-    was_served: bool = False
+    served_at: float | None = None
 
     @property
     def matters(self) -> bool:

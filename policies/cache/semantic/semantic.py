@@ -157,6 +157,7 @@ class SemanticCache(Stage):
             parts.random,
             ttl_s=self._questions.ttl_s,
             is_public=self._cache_policy.scope == "global",
+            keeps_uncompared=self._policy.mode == "static",
             note_scope=partial(parts.quotas.note, max_bytes=self._policy.quota, ttl_s=self._policy.ttl),
         )
         self._upkeep.start(self._save_regularly())
@@ -259,7 +260,7 @@ class SemanticCache(Stage):
             return None
         if decision.shadow:
             looked.weight = 1.0 / decision.shadow_probability
-            looked.was_served = True
+            looked.served_at = decision.score
             if not self._shadows.start(self._shadow(call, looked)):
                 # A check that is due is made: then on the client's path, with the same weight.
                 looked.reason = "shadow_busy"
@@ -320,9 +321,9 @@ class SemanticCache(Stage):
         if entry is None or not may_store(call, headers, entry, self._policy.max_entry):
             return
         assert self._teacher is not None, "there was a question"
-        source = LabelSource.SHADOW if looked.was_served else LabelSource.MISS
+        source = LabelSource.SHADOW if looked.served_at is not None else LabelSource.MISS
         if not self._learners.start(self._learn(call, looked, entry, source)):
-            self._teacher.store(call, looked, entry)
+            self._teacher.pass_over(call, looked, entry)
             self._tally.dropped += 1
 
     async def _learn(self, call: Call, looked: LookupResult, entry: Entry, source: LabelSource) -> None:

@@ -115,6 +115,9 @@ class FlatIndex:
             self.groups.get(question.group, {}).pop(name, None)
 
 
+_FixedState = tuple[int, list[tuple[str, float, float, float | None]]]
+
+
 class FixedDecider:
     """Serves the nearest candidate from a cosine on; shadows every one where `shadow_probability` is not 0."""
 
@@ -122,7 +125,7 @@ class FixedDecider:
         self.threshold = threshold
         self.shadow_probability = shadow_probability
         self.lookups = 0
-        self.given: list[tuple[str, float, float, bool]] = []
+        self.given: list[tuple[str, float, float, float | None]] = []
 
     def propose(self, text: str, candidates: Sequence[KnownNeighbour]) -> Proposal | None:
         """The nearest."""
@@ -140,10 +143,16 @@ class FixedDecider:
         return Decision(serve, shadow, self.shadow_probability, score, self.threshold, reason)
 
     def label(
-        self, proposal: Proposal, *, rightness: float, weight: float, was_served: bool, is_explained: bool = False
+        self,
+        proposal: Proposal,
+        *,
+        rightness: float,
+        weight: float,
+        served_at: float | None,
+        is_explained: bool = False,
     ) -> None:
         """Remember it."""
-        self.given.append((proposal.candidate.id, rightness, weight, was_served))
+        self.given.append((proposal.candidate.id, rightness, weight, served_at))
 
     def gives_up(self, answer_id: str) -> bool:
         """Never."""
@@ -160,7 +169,7 @@ class FixedDecider:
     def load(self, dumped: bytes) -> None:
         """Take it over."""
         try:
-            self.lookups, given = msgspec.json.decode(dumped, type=tuple[int, list[tuple[str, float, float, bool]]])
+            self.lookups, given = msgspec.json.decode(dumped, type=_FixedState)
         except msgspec.DecodeError as error:
             raise ValueError(str(error)) from error
         self.given = given

@@ -79,5 +79,6 @@ def step(
     seen.shadows += decision.shadow
     if proposal is not None and (not decision.serve or decision.shadow):
         weight = 1.0 / decision.shadow_probability
-        decider.label(proposal, rightness=float(is_right), weight=weight, was_served=decision.serve)
+        served_at = decision.score if decision.serve else None
+        decider.label(proposal, rightness=float(is_right), weight=weight, served_at=served_at)
     return decision

@@ -160,7 +160,11 @@ class Pooled:
         joined, is_known = self._join(answer, others, judged if is_same else None)
         weight = 1.0 / decision.shadow_probability
         self._decider.label(
-            proposal, rightness=rightness, weight=weight, was_served=decision.serve, is_explained=is_known
+            proposal,
+            rightness=rightness,
+            weight=weight,
+            served_at=decision.score if decision.serve else None,
+            is_explained=is_known,
         )
         if self._decider.gives_up(judged):
             self._end(judged)

@@ -60,12 +60,18 @@ class Static:
         return Decision(True, shadow, SHADOW_PROBABILITY, score, self._threshold, "static")
 
     def label(
-        self, proposal: Proposal, *, rightness: float, weight: float, was_served: bool, is_explained: bool = False
+        self,
+        proposal: Proposal,
+        *,
+        rightness: float,
+        weight: float,
+        served_at: float | None,
+        is_explained: bool = False,
     ) -> None:
         """Counted for people; the threshold stays."""
         counted = self._counted
         counted.num_labels += 1
-        if was_served:
+        if served_at is not None:
             wrong = weight * (1.0 - rightness)
             counted.wrong += wrong
             counted.wrong_squared += wrong * wrong

@@ -149,21 +149,29 @@ class Verified:
         return Decision(True, self._random.random() < probability, probability, score, self._learned.threshold, reason)
 
     def label(
-        self, proposal: Proposal, *, rightness: float, weight: float, was_served: bool, is_explained: bool = False
+        self,
+        proposal: Proposal,
+        *,
+        rightness: float,
+        weight: float,
+        served_at: float | None,
+        is_explained: bool = False,
     ) -> None:
         """What a comparison says of the proposal. `weight`: 1 after a miss, 1 / probability after a shadow check.
 
         Every label counts once, whatever its weight: which answers are checked depends on the score alone, and so does
-        what the model expects of them; feedback is one answer as well. Each 10th label, and each that finds a served
-        answer wrong, fits the model anew: at most 3 ms with a full window, little enough to stay on the event loop.
+        what the model expects of them; feedback is one answer as well. Of a served answer is expected what was when it
+        was served, however late its label comes: a model that has learned meanwhile would expect no surprise. Each
+        10th label, and each that finds a served answer wrong, fits the model anew: at most 3 ms with a full window,
+        little enough to stay on the event loop.
         """
-        score = self._score(proposal)
-        self._labels.append((*proposal.features, rightness, score if was_served else _NOT_SERVED))
+        score = self._score(proposal) if served_at is None else served_at
+        self._labels.append((*proposal.features, rightness, _NOT_SERVED if served_at is None else served_at))
         self._learned.num_labels += 1
         is_wrong = False
         evidence = float(evidence_of(np.array([rightness]))[0])
         self._standing.note(proposal.candidate.answer_id, score, evidence, is_explained=is_explained)
-        if was_served:
+        if served_at is not None:
             doubt = _wrong(score + evidence)
             is_wrong = doubt > 0.5
             self._learned.recent.append((max(_wrong(score), _DOUBT_MIN_WRONG), doubt))

@@ -69,13 +69,13 @@ class Learning:
         is_label: bool,
         matters: bool,
         weight: float,
-        was_served: bool,
+        served_at: float | None,
         is_explained: bool = False,
     ) -> None:
         """Take a comparison in: the probability that both answers say the same, None where they could not be compared.
 
         `matters`: the proposal was served, or scored well enough to be. `is_label`: whether the decision learns from
-        it; a judge that rests leaves only what needs none, which would be too good. `is_explained`: as `Decider.label`.
+        it; a judge that rests leaves only what needs none, which would be too good. The rest is as in `Decider.label`.
         """
         if matters:
             is_known = is_label and sameness is not None
@@ -87,7 +87,7 @@ class Learning:
         if is_label:
             self.is_changed = True
             self._decider.label(
-                proposal, rightness=sameness or 0.0, weight=weight, was_served=was_served, is_explained=is_explained
+                proposal, rightness=sameness or 0.0, weight=weight, served_at=served_at, is_explained=is_explained
             )
 
     def state(self) -> PolicyState:

@@ -55,7 +55,7 @@ class Label(msgspec.Struct, frozen=True, array_like=True):
     proposal: Proposal
     rightness: float
     weight: float
-    was_served: bool
+    served_at: float | None
     is_explained: bool = False
 
 
@@ -113,15 +113,21 @@ class SharedDecider:
         return self._decider.decide(proposal)
 
     def label(
-        self, proposal: Proposal, *, rightness: float, weight: float, was_served: bool, is_explained: bool = False
+        self,
+        proposal: Proposal,
+        *,
+        rightness: float,
+        weight: float,
+        served_at: float | None,
+        is_explained: bool = False,
     ) -> None:
         """Learn, here and in the others."""
         self._decider.label(
-            proposal, rightness=rightness, weight=weight, was_served=was_served, is_explained=is_explained
+            proposal, rightness=rightness, weight=weight, served_at=served_at, is_explained=is_explained
         )
         candidate = msgspec.structs.replace(proposal.candidate, text="")
         shared = msgspec.structs.replace(proposal, candidate=candidate)
-        self._add_event(Label(shared, rightness, weight, was_served, is_explained))
+        self._add_event(Label(shared, rightness, weight, served_at, is_explained))
 
     def gives_up(self, answer_id: str) -> bool:
         """Whether labels of all replicas say that an answer no longer holds."""
@@ -169,7 +175,7 @@ class SharedDecider:
                 label.proposal,
                 rightness=label.rightness,
                 weight=label.weight,
-                was_served=label.was_served,
+                served_at=label.served_at,
                 is_explained=label.is_explained,
             )
         return True
@@ -308,4 +314,5 @@ class RedisState:
 
 
 def _is_sound(label: Label) -> bool:
-    return 0.0 <= label.rightness <= 1.0 and all(map(math.isfinite, (label.weight, *label.proposal.features)))
+    numbers = (label.weight, label.served_at or 0.0, *label.proposal.features)
+    return 0.0 <= label.rightness <= 1.0 and all(map(math.isfinite, numbers))

@@ -18,7 +18,7 @@ from backends.protocol import Call
 from policies.cache.entry import Entry
 from policies.cache.key import digest_of
 from policies.cache.semantic.answer_text import text_of
-from policies.cache.semantic.contracts import AnswerStore, EncoderBusy, StoredAnswer
+from policies.cache.semantic.contracts import AnswerStore, EncoderBusy, Question, StoredAnswer
 from policies.cache.semantic.decision.logistic import evidence_of
 from policies.cache.semantic.learning.comparators import AnswerVerdict, Comparison, are_one, verdict_of
 from policies.cache.semantic.learning.labels import LabelSource
@@ -76,7 +76,12 @@ class _Judged(NamedTuple):
 
 
 class Teacher:
-    """Compares, labels and stores, off the client's path. `ttl_s`: how long an answer to a text may be served."""
+    """Compares, labels and stores, off the client's path. `ttl_s`: how long an answer to a text may be served.
+
+    `keeps_uncompared`: also an answer for which there is no room to hold it against the one proposed. Where a bound is
+    promised such answers are not stored: served before anybody has read them, they went wrong half as often again as
+    the decision expected.
+    """
 
     def __init__(
         self,
@@ -88,6 +93,7 @@ class Teacher:
         *,
         ttl_s: Callable[[str], float],
         is_public: bool,
+        keeps_uncompared: bool,
         note_scope: Callable[[bytes, str], None],
     ) -> None:
         self._space = space
@@ -97,14 +103,18 @@ class Teacher:
         self._random = random
         self._ttl_s = ttl_s
         self._is_public = is_public
+        self._keeps_uncompared = keeps_uncompared
         self._note_scope = note_scope
         self._num_learning = 0
 
-    def store(self, call: Call, looked: LookupResult, entry: Entry) -> None:
-        """Keep what the backend answered to a call that was looked up, where there is no room to compare it."""
+    def pass_over(self, call: Call, looked: LookupResult, entry: Entry) -> None:
+        """There is no room to compare what the backend answered to a call that was looked up."""
         text = text_of(entry)
-        if text is not None and looked.vector is not None:
-            self._forget_older(looked, self._store(call, looked, entry, text))
+        if text is None or looked.vector is None:
+            return
+        if self._keeps_uncompared or looked.answer is None:
+            self._store(call, looked, entry, text)
+        self._forget_older(call, looked)
 
     async def learn(
         self, call: Call, looked: LookupResult, entry: Entry, source: LabelSource, tally: SemanticTally
@@ -127,25 +137,29 @@ class Teacher:
             if judged is not None:
                 self._settle(looked, judged, source, tally, is_explained=is_known)
         except EncoderBusy:
-            # Then no more pairs come to it; the answer stays by itself.
             same = None
+            if not self._keeps_uncompared:
+                self._forget(looked.question, [answer.id])
         finally:
             self._num_learning -= 1
         if same is not None:
             await self._make_one(answer, same)
-        self._forget_older(looked, answer)
+        self._forget_older(call, looked)
 
-    def _forget_older(self, looked: LookupResult, answer: StoredAnswer) -> None:
-        """The same text was asked anew: its new answer takes the old one's place, but never another owner's."""
+    def _forget_older(self, call: Call, looked: LookupResult) -> None:
+        """The same text was asked anew: what it was answered before is out of date, but never another owner's."""
         question = looked.question
         older = [
             found.id
             for found, _, _ in looked.found
-            if found.question.text == question.text and (not self._is_public or found.owner == answer.owner)
+            if found.question.text == question.text and (not self._is_public or found.owner == call.key_id)
         ]
         if older:
-            self._answers.delete(question.scope, older)
-            self._space.index.remove(question, older)
+            self._forget(question, older)
+
+    def _forget(self, question: Question, ids: Sequence[str]) -> None:
+        self._answers.delete(question.scope, ids)
+        self._space.index.remove(question, ids)
 
     async def _judge_proposal(
         self, call: Call, looked: LookupResult, text: str, tally: SemanticTally
@@ -176,7 +190,7 @@ class Teacher:
         _settle(looked, judged.sameness, is_label=is_label, is_explained=is_explained)
         verdict = verdict_of(judged.sameness)
         tally.labels[source, verdict] += 1
-        tally.wrong_hits += looked.was_served and verdict is AnswerVerdict.DIFFERENT
+        tally.wrong_hits += looked.served_at is not None and verdict is AnswerVerdict.DIFFERENT
         assert looked.answer is not None, "it was judged"
         record = partial(self._answers.record, looked.question.scope, looked.answer.id)
         if judged.is_same:
@@ -301,13 +315,13 @@ def _settle(looked: LookupResult, sameness: float | None, *, is_label: bool, is_
         is_label=is_label,
         matters=_matters(looked),
         weight=looked.weight,
-        was_served=looked.was_served,
+        served_at=looked.served_at,
         is_explained=is_explained,
     )
 
 
 def _matters(looked: LookupResult) -> bool:
-    return looked.matters or looked.was_served
+    return looked.matters or looked.served_at is not None
 
 
 def _score(looked: LookupResult) -> float:

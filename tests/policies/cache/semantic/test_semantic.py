@@ -220,7 +220,7 @@ async def test_semantic_observe_says_what_it_would_have_served(upstream: Upstrea
     assert call.facts.semantic is not None
     assert call.facts.semantic.entry is not None
     assert len(upstream.exchanges) == 2
-    assert [given[1:] for given in stage.decider.given] == [(True, 1.0, False)]
+    assert [given[1:] for given in stage.decider.given] == [(True, 1.0, None)]
     await stage.aclose()
 
 
@@ -256,13 +256,14 @@ async def test_semantic_shadow_checks_off_the_clients_path(upstream: Upstream) -
     body = await read_all(reply)
     await settle()
     shadow = upstream.exchanges[-1]
+    score = float(dict(reply.headers)[b"x-cache-score"])
 
     assert text_of(body) == "Press the button named Forgot."
     assert len(upstream.exchanges) == 2
     assert stage.decider.given == []
     shadow.answer(chat_answer("Press the button named Forgot."))
     await stage.cache.settle()
-    assert [given[1:] for given in stage.decider.given] == [(True, 4.0, True)]
+    assert [given[1:] for given in stage.decider.given] == [(True, 4.0, pytest.approx(score, abs=1e-4))]
     taken = stage.cache.take_tally()
     assert (taken.shadows, taken.shadow_tokens, taken.wrong_hits) == (1, 5, 0)
     await stage.aclose()
@@ -354,7 +355,8 @@ async def test_semantic_check_without_room_is_made_on_the_clients_path(upstream:
     headers, _ = await late
 
     assert (headers["x-cache"], headers["x-cache-reason"]) == ("miss", "shadow_busy")
-    assert [given[1:] for given in decider.given] == [(True, 2.0, True)] * 2
+    assert [given[1:3] for given in decider.given] == [(True, 2.0)] * 2
+    assert all(served_at is not None for *_, served_at in decider.given)
     await stage.aclose()
 
 

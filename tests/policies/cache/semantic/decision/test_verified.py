@@ -49,7 +49,7 @@ def test_verified_below_the_labels_it_needs_serves_nothing(labels: list[bool], c
         assert proposal is not None
         decision = decider.decide(proposal)
         assert decision.reason == "learning"
-        decider.label(proposal, rightness=float(is_right), weight=1.0, was_served=False)
+        decider.label(proposal, rightness=float(is_right), weight=1.0, served_at=None)
 
     last = decider.decide(decider.propose("how can I pay", [candidate(0.999)]))
 
@@ -110,6 +110,21 @@ def test_verified_after_a_change_does_not_serve_what_has_become_wrong_and_recove
     assert settled.wrong <= 5
     assert recovered.hits > 400
     assert recovered.wrong <= 0.01 * recovered.asked
+
+
+@pytest.mark.parametrize(("served_at", "stands_back"), [(4.0, True), (-1.0, False)])
+def test_verified_expects_of_a_served_answer_what_it_did_when_it_was_served(
+    served_at: float, stands_back: bool
+) -> None:
+    """However late the label comes: that it has learned meanwhile excuses nothing. Here nobody would serve it now."""
+    decider = verified()
+    drive(decider, steep, 1500, Random(1))
+    far = decider.propose("how can I pay", [candidate(0.55)])
+    assert far is not None
+    for _ in range(12):
+        decider.label(far, rightness=0.0, weight=1.0, served_at=served_at)
+
+    assert (decider.state().mode == "observe") == stands_back
 
 
 def test_verified_dumped_and_loaded_goes_on_identically() -> None:
@@ -224,7 +239,7 @@ def test_verified_labels_of_other_replicas_alone_serve_nothing_yet() -> None:
     for _ in range(400):
         proposal = decider.propose("how can I pay", [candidate(0.5 + 0.499 * random.random())])
         assert proposal is not None
-        decider.label(proposal, rightness=1.0, weight=1.0, was_served=False)
+        decider.label(proposal, rightness=1.0, weight=1.0, served_at=None)
 
     assert not decider.decide(decider.propose("how can I pay", [candidate(0.99)])).serve
 
@@ -304,7 +319,7 @@ def test_verified_of_comparisons_that_cannot_tell_serves_nothing_and_learns_once
         proposal = decider.propose("how can I pay", [candidate(0.5 + 0.499 * random.random())])
         assert proposal is not None
         assert decider.decide(proposal).reason == "learning"
-        decider.label(proposal, rightness=0.5, weight=1.0, was_served=False)
+        decider.label(proposal, rightness=0.5, weight=1.0, served_at=None)
 
     later = drive(decider, steep, 3000, random)
 

@@ -27,6 +27,7 @@ from policies.cache.semantic.decision.features import FEATURES
 from policies.cache.semantic.decision.verified import Verified
 from policies.cache.semantic.learning.state_file import StateFile
 from policies.cache.semantic.learning.state_redis import _MAGIC, LearningEvent, RedisState, SharedDecider, _Saved
+from tests.support.policy.semantic import FixedDecider
 from tests.support.policy.vectors import OTHER_SCOPE, SCOPE, until
 from tests.support.servers.redis_server import RedisServer, redis_policy, semantic_link
 from tests.support.small_disk import make_read_only, small_disk
@@ -54,7 +55,13 @@ class Ledger:
         return Decision(False, False, 1.0, 0.0, 0.0, "learning")
 
     def label(
-        self, proposal: Proposal, *, rightness: float, weight: float, was_served: bool, is_explained: bool = False
+        self,
+        proposal: Proposal,
+        *,
+        rightness: float,
+        weight: float,
+        served_at: float | None,
+        is_explained: bool = False,
     ) -> None:
         """Remember it."""
         self.labels[proposal.candidate.id] += 1
@@ -82,7 +89,7 @@ def _proposal(name: str, *features: float) -> Proposal:
 
 
 def _label(decider: Decider, name: str) -> None:
-    decider.label(_proposal(name), rightness=1.0, weight=1.0, was_served=False)
+    decider.label(_proposal(name), rightness=1.0, weight=1.0, served_at=None)
 
 
 class _Stream:
@@ -198,6 +205,21 @@ def test_share_leaves_the_question_behind() -> None:
     _label(shared, "one")
 
     assert b"canary" not in msgspec.msgpack.encode(shared.events())
+
+
+def test_share_says_what_was_expected_of_a_served_answer() -> None:
+    """A replica that has learned otherwise does not expect it anew."""
+    here, there = FixedDecider(), FixedDecider()
+    one, other = (
+        SharedDecider(decider, origin=origin, position="0", ahead={})
+        for decider, origin in ((here, "here"), (there, "there"))
+    )
+    for served_at in (2.5, None):
+        one.label(_proposal("x"), rightness=0.0, weight=2.0, served_at=served_at)
+    for event in msgspec.msgpack.decode(msgspec.msgpack.encode(one.events()), type=list[LearningEvent]):
+        other.take("1", event)
+
+    assert there.given == here.given == [("x", 0.0, 2.0, 2.5), ("x", 0.0, 2.0, None)]
 
 
 def test_saved_remembers_a_bounded_number_of_origins() -> None:
@@ -453,11 +475,12 @@ async def test_load_of_foreign_bytes_begins_anew(server: RedisServer, packed: by
         {"other": b"x"},
         {"event": b""},
         {"event": b"\xff\xffgarbage"},
-        {"event": msgspec.msgpack.encode(("x", 1, 0, (_proposal("x", float("nan")), True, 1.0, False)))},
-        {"event": msgspec.msgpack.encode(("x", 1, 0, (_proposal("x"), True, float("inf"), False)))},
+        {"event": msgspec.msgpack.encode(("x", 1, 0, (_proposal("x", float("nan")), 1.0, 1.0, None)))},
+        {"event": msgspec.msgpack.encode(("x", 1, 0, (_proposal("x"), 1.0, float("inf"), None)))},
+        {"event": msgspec.msgpack.encode(("x", 1, 0, (_proposal("x"), 1.0, 1.0, float("nan"))))},
         {"event": msgspec.msgpack.encode(("x", 1, -5, None))},
     ],
-    ids=["no event", "empty", "garbage", "not a number", "infinite weight", "negative count"],
+    ids=["no event", "empty", "garbage", "not a number", "infinite weight", "served at no number", "negative count"],
 )
 async def test_follow_of_foreign_bytes_learns_nothing_from_them(server: RedisServer, fields: dict[str, bytes]) -> None:
     """What cannot be right is left out, and the next event is read."""
@@ -482,7 +505,7 @@ async def test_verified_decisions_learn_from_each_others_labels(server: RedisSer
         for number in range(120):
             proposal = _proposal(str(number), *(random.random() for _ in FEATURES))
             deciders[number % 2].decide(proposal)
-            deciders[number % 2].label(proposal, rightness=1.0, weight=1.0, was_served=False)
+            deciders[number % 2].label(proposal, rightness=1.0, weight=1.0, served_at=None)
         await until(lambda: all(decider.state().labels == 120 for decider in deciders))
         await until(lambda: all(decider.state().lookups == 120 for decider in deciders))
 
