@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -35,7 +35,8 @@ class SemanticMetrics(MetricGroup):
         self.spent = counter("spent_tokens", "Tokens spent on checking.", "route", "purpose")
         self.dropped = counter(
             "answers_not_learned",
-            "Answers not learned from since too many waited to be compared: no label, and not stored where a bound is promised.",
+            "Answers not learned from since too many waited to be compared: no label, and where a bound is promised "
+            "not stored.",
             "route",
         )
         self.seconds = self.histogram(
@@ -101,12 +102,17 @@ class SemanticMetrics(MetricGroup):
 
     def _show(self, route: str, states: list[PolicyState]) -> None:
         """A route's rate is that of all its tenants together; limit and threshold are those of the busiest one."""
-        lookups = sum(state.lookups for state in states)
         busiest = max(states, key=lambda state: state.lookups)
-        self.rate.labels(route).set(sum(state.spent for state in states) / lookups if lookups else 0.0)
+        self.rate.labels(route).set(rate_of(states))
         self.rate_upper.labels(route).set(busiest.wrong_hit_rate_upper)
         self.threshold.labels(route).set(busiest.threshold)
         self.known.labels(route).set(sum(state.labels for state in states))
+
+
+def rate_of(states: Sequence[PolicyState]) -> float:
+    """Estimated wrong answers per look-up, of all together: what each has lately, by how much it is asked."""
+    lookups = sum(state.lookups for state in states)
+    return sum(state.wrong_hit_rate * state.lookups for state in states) / lookups if lookups else 0.0
 
 
 def _stages_of(runtime: Runtime) -> Mapping[str, SemanticCache]:

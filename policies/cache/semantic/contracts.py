@@ -254,10 +254,11 @@ class PolicyState(msgspec.Struct, frozen=True):
     served: int
     threshold: float
     spent: float
-    """Wrong answers served, estimated from weighted labels."""
+    """Wrong answers served, estimated from labels; of `verified` among its latest 3,000 look-ups with a candidate."""
     wrong_hit_rate: float
+    """`spent`, per look-up among which these were."""
     wrong_hit_rate_upper: float
-    """The upper 95 % limit of the rate per look-up."""
+    """The upper 95 % limit of that rate."""
 
 
 class Decider(Protocol):

@@ -11,6 +11,7 @@ the same; and the processor's time for a comparison, and for all of a question t
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from collections import Counter
@@ -129,7 +130,7 @@ def _measure(
     questions.asked = list(questions.asked)[: asked.questions]
     changes_at = len(questions.asked) // 2 if asked.stream == "change" else None
     book = None if wording == "one" else book_of(asked.tool, sorted(set(questions.meanings)), wording, seed)
-    for label, make in {"": _ours(seed), **(_RIVALS if asked.beside else {})}.items():
+    for label, make in {"": _ours(seed, asked.pace), **(_RIVALS if asked.beside else {})}.items():
         upstream = WordedUpstream(questions.meanings, Random(seed), reader, book, changes_at)
         seen = replay(questions, make(questions, upstream), upstream)
         print(
@@ -140,8 +141,8 @@ def _measure(
         )
 
 
-def _ours(seed: int) -> _Make:
-    return lambda questions, upstream: Pooled(questions, upstream, Verified(Bound(0.01), Random(seed + 1)))
+def _ours(seed: int, pace: float) -> _Make:
+    return lambda questions, upstream: Pooled(questions, upstream, Verified(Bound(0.01), Random(seed + 1)), pace=pace)
 
 
 def _told(upstream: WordedUpstream) -> str:
@@ -163,6 +164,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--wordings", action="append", required=True, choices=WORDINGS)
     parser.add_argument("--stream", default="steady", choices=["steady", "change", "drift"])
     parser.add_argument("--questions", type=int, default=5000)
+    parser.add_argument(
+        "--pace",
+        type=float,
+        default=math.inf,
+        metavar="N",
+        help="comparisons that there is time for with each question: 1 as asked without a pause, all by default",
+    )
     parser.add_argument("--beside", action="store_true", help="the caches that ours is compared with, too")
     parser.add_argument("--seed", type=int, action="append", required=True)
     return parser

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections import deque
+from collections.abc import Generator, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +20,8 @@ from policies.cache.semantic.learning.comparators import SAME_FROM, are_one
 
 _MAX_OTHERS = 2
 """Other answers that are compared too; what says the same as the new one is one with it."""
+_MOST_AT_ONCE, _MAX_LEARNING = 4, 16
+"""As a gateway has them: answers up to which others are compared too, and up to which any more may wait."""
 
 
 class CacheContender(Protocol):
@@ -103,9 +108,13 @@ class Cosine:
 
 
 class Pooled:
-    """Our cache with a decider: exact look-ups with aliases, votes over answers, labels from misses and from checks."""
+    """Our cache with a decider: exact look-ups with aliases, votes over answers, labels from misses and from checks.
 
-    def __init__(self, stream: QuestionStream, upstream: Upstream, decider: Decider) -> None:
+    `pace`: comparisons that its one worker makes while a question is asked and answered; at 1 or so answers wait for
+    it, as in a gateway that is asked without a pause, and of those that find no room nothing is kept.
+    """
+
+    def __init__(self, stream: QuestionStream, upstream: Upstream, decider: Decider, *, pace: float = math.inf) -> None:
         self._stream = stream
         self._upstream = upstream
         self._entries = Entries(stream)
@@ -113,6 +122,9 @@ class Pooled:
         self._exact: set[int] = set()
         self._answer_ids: dict[int, str] = {}
         self._histories: dict[int, History] = {}
+        self._pace = pace
+        self._time_left = 0.0
+        self._lessons: deque[Iterator[None]] = deque()
         self.cpu_s = 0.0
         """Spent in proposing and deciding."""
         self.num_decided = 0
@@ -136,33 +148,59 @@ class Pooled:
         self.num_decided += 1
         served = int(proposal.candidate.id) if proposal is not None and decision.serve else None
         if served is None or decision.shadow:
-            self._learn(query, proposal, decision, [entry for entry, _ in nearest])
+            answer = self._upstream.answer(query)
+            near = [entry for entry, _ in nearest]
+            if served is not None or proposal is None or len(self._lessons) < _MAX_LEARNING:
+                self._go_on(self._lesson(answer, proposal, decision, near))
+        self._work()
         return served
 
     def hold_only(self, query: int) -> None:
         """That question alone."""
         self._entries.clear()
         self._exact.clear()
-        self._store(query, str(query))
+        self._store(query)
 
-    def _learn(self, query: int, proposal: Proposal | None, decision: Decision, nearest: list[int]) -> None:
-        answer = self._upstream.answer(query)
+    def _work(self) -> None:
+        """The comparisons for which a question leaves time; none is saved up."""
+        self._time_left += self._pace
+        while self._lessons and self._time_left >= 1.0:
+            self._time_left -= 1.0
+            self._go_on(self._lessons.popleft())
+        if not self._lessons:
+            self._time_left = 0.0
+
+    def _go_on(self, lesson: Iterator[None]) -> None:
+        """Up to its next comparison, which waits behind those of others."""
+        for _ in lesson:
+            self._lessons.append(lesson)
+            return
+
+    def _lesson(
+        self, answer: int, proposal: Proposal | None, decision: Decision, nearest: list[int]
+    ) -> Generator[None, None, None]:
+        """What becomes of the backend's answer; stops before each comparison."""
+        self._store(answer)
         if proposal is None:
-            self._store(query, self._join(answer, nearest, None)[0] or str(query))
+            yield from self._join(answer, nearest, None)
             return
         candidate = int(proposal.candidate.id)
         judged = self._answer_ids[candidate]
-        alike = [entry for entry in nearest if self._answer_ids.get(entry) == judged]
+        alike = [entry for entry in nearest if self._answer_ids[entry] == judged]
+        yield
         rightness = self._upstream.compare(self._upstream.worded_most_like(answer, alike), answer)
         evidence = float(evidence_of(np.array([rightness]))[0])
         is_same = are_one(decision.score, evidence)
-        others = [entry for entry in nearest if self._answer_ids[entry] != judged]
-        joined, is_known = self._join(answer, others, judged if is_same else None)
-        weight = 1.0 / decision.shadow_probability
+        is_known = False
+        if len(self._lessons) < _MOST_AT_ONCE or rightness < 0.5:
+            others = [entry for entry in nearest if self._answer_ids[entry] != judged]
+            is_known = yield from self._join(answer, others, candidate if is_same else None)
+        elif is_same:
+            self._make_one(answer, candidate)
         self._decider.label(
             proposal,
             rightness=rightness,
-            weight=weight,
+            weight=1.0 / decision.shadow_probability,
             served_at=decision.score if decision.serve else None,
             is_explained=is_known,
         )
@@ -170,34 +208,40 @@ class Pooled:
             self._end(judged)
         if is_same or decision.score + evidence < 0.0:
             self._record(candidate, is_same, matters=decision.serve or decision.score >= decision.threshold)
-        self._store(query, joined or str(query))
 
-    def _join(self, answer: int, others: list[int], joined: str | None) -> tuple[str | None, bool]:
-        """What the new answer is one with, and whether any of the others probably says the same."""
+    def _join(self, answer: int, others: list[int], same: int | None) -> Generator[None, None, bool]:
+        """Makes the answer one with `same` and others that say the same; whether any of the others probably does."""
         num_left = _MAX_OTHERS
         is_known = False
         for other in dict.fromkeys(self._answer_ids[entry] for entry in others):
             if not num_left:
                 break
             alike = [entry for entry in others if self._answer_ids[entry] == other]
+            if not alike:
+                continue
             compared = self._upstream.worded_most_like(answer, alike)
             if not self._upstream.share_words(compared, answer):
                 continue
             num_left -= 1
+            yield
             sameness = self._upstream.compare(compared, answer)
             is_known = is_known or sameness > 0.5
             if sameness >= SAME_FROM:
-                joined = other if joined is None else self._united(other, joined)
-        return joined, is_known
+                if same is None:
+                    same = compared
+                else:
+                    self._make_one(compared, same)
+        if same is not None:
+            self._make_one(answer, same)
+        return is_known
 
-    def _united(self, one: str, other: str) -> str:
-        """The answer of both from now on: that of more entries."""
-        entries = {
-            answer: [entry for entry, own in self._answer_ids.items() if own == answer] for answer in (one, other)
-        }
-        fewer, more = sorted(entries, key=lambda answer: len(entries[answer]))
-        self._answer_ids |= dict.fromkeys(entries[fewer], more)
-        return more
+    def _make_one(self, one: int, other: int) -> None:
+        """All that says what either does is one answer from now on: that of more entries."""
+        answers = self._answer_ids[one], self._answer_ids[other]
+        entries = {answer: [entry for entry, own in self._answer_ids.items() if own == answer] for answer in answers}
+        fewer, *more = sorted(entries, key=lambda answer: len(entries[answer]))
+        if more:
+            self._answer_ids |= dict.fromkeys(entries[fewer], more[0])
 
     def _record(self, entry: int, is_right: bool, *, matters: bool) -> None:
         history = self._histories[entry]
@@ -214,8 +258,9 @@ class Pooled:
         self._entries.remove(gone)
         self._exact -= gone
 
-    def _store(self, query: int, answer_id: str) -> None:
-        self._answer_ids[query] = answer_id
+    def _store(self, query: int) -> None:
+        """As an answer by itself."""
+        self._answer_ids[query] = str(query)
         self._histories[query] = History()
         self._exact.add(query)
         self._entries.add(query)

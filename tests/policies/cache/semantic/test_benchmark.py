@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -107,6 +108,18 @@ def test_pooled_ends_an_answer_that_was_found_wrong_twice() -> None:
 
     assert [entry for entry, _ in contender._entries.nearest(0, 9)] == [2]
     assert contender.ask(1) is None
+
+
+@pytest.mark.parametrize(("pace", "num_kept", "num_answers"), [(math.inf, 40, 1), (1.0, 40, 1), (0.0, 17, 17)])
+def test_pooled_keeps_no_answer_for_which_there_is_no_room(pace: float, num_kept: int, num_answers: int) -> None:
+    """Sixteen wait beside the first, which has nothing to be compared with; all that is compared becomes one answer."""
+    stream = stream_of([1.0 - place / 100 for place in range(40)], ["a"] * 40, range(40))
+    upstream = Upstream(stream.meanings, Random(1), Noise())
+    contender = Pooled(stream, upstream, Static(1.0, Random(2)), pace=pace)
+    replay(stream, contender, upstream)
+
+    assert len(contender._entries.nearest(0, 99)) == num_kept
+    assert len({contender._answer_ids[entry] for entry, _ in contender._entries.nearest(0, 99)}) == num_answers
 
 
 def test_pooled_verified_serves_within_its_bound() -> None:
