@@ -101,18 +101,24 @@ class SemanticMetrics(MetricGroup):
             self.gone.labels(why).set(getattr(held, why))
 
     def _show(self, route: str, states: list[PolicyState]) -> None:
-        """A route's rate is that of all its tenants together; limit and threshold are those of the busiest one."""
+        """A route's rate and limit are those of all its tenants together; the threshold is that of the busiest one."""
         busiest = max(states, key=lambda state: state.lookups)
-        self.rate.labels(route).set(rate_of(states))
-        self.rate_upper.labels(route).set(busiest.wrong_hit_rate_upper)
+        rate, limit = rates_of(states)
+        self.rate.labels(route).set(rate)
+        self.rate_upper.labels(route).set(limit)
         self.threshold.labels(route).set(busiest.threshold)
         self.known.labels(route).set(sum(state.labels for state in states))
 
 
-def rate_of(states: Sequence[PolicyState]) -> float:
-    """Estimated wrong answers per look-up, of all together: what each has lately, by how much it is asked."""
-    lookups = sum(state.lookups for state in states)
-    return sum(state.wrong_hit_rate * state.lookups for state in states) / lookups if lookups else 0.0
+def rates_of(states: Sequence[PolicyState]) -> tuple[float, float]:
+    """Estimated wrong answers per look-up, of all together, and their limit: what each has lately, by how much it is
+    asked. All are rarely at their limits at once, so that of all is lower if anything.
+    """
+    lookups = max(1, sum(state.lookups for state in states))
+    return (
+        sum(state.wrong_hit_rate * state.lookups for state in states) / lookups,
+        sum(state.wrong_hit_rate_upper * state.lookups for state in states) / lookups,
+    )
 
 
 def _stages_of(runtime: Runtime) -> Mapping[str, SemanticCache]:

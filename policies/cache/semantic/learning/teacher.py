@@ -112,6 +112,9 @@ class Teacher:
         text = text_of(entry)
         if text is None or looked.vector is None:
             return
+        if looked.served_at is not None:
+            # A check that was due has not been made, and without checks there is no bound.
+            _settle(looked, None, is_label=False)
         if self._keeps_uncompared or looked.answer is None:
             self._store(call, looked, entry, text)
         self._forget_older(call, looked)

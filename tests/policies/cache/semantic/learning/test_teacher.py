@@ -290,6 +290,30 @@ async def test_teacher_without_room_forgets_what_is_out_of_date(mode: str, last:
     await stage.aclose()
 
 
+@pytest.mark.parametrize("is_checked", [False, True])
+async def test_teacher_without_room_for_checks_ends_in_doubt(is_checked: bool) -> None:
+    """What was to be checked and was not counts as unknown; misses that find no room do not."""
+    said = iter(range(1000))
+    upstream = Upstream(lambda exchange: exchange.answer(chat_answer(f"Open the menu named number {next(said)}.")))
+    decider = FixedDecider(0.0 if is_checked else 2.0, shadow_probability=1.0)
+    stage = await Stage(upstream, FakeClock(), decider=decider, mode="verified", max_shadows=1).open()
+    await stage.ask(question("how do I reset my password"))
+    stage.encoder.may_compare.clear()
+    reasons = []
+    for number in range(1 + 16 + 50 + 1):
+        reply = await stage.cache.send(question(f"how do I reset my own password {number}"))
+        reasons.append(dict(reply.headers)[b"x-cache-reason"].decode())
+        await reply.aclose()
+        await settle()
+
+    (learning,) = stage.book.all()
+    assert learning.is_in_doubt is is_checked
+    assert reasons[1:] == (["shadow_busy"] * 66 + ["unlabelled"] if is_checked else ["below_threshold"] * 67)
+    stage.encoder.may_compare.set()
+    await stage.cache.settle()
+    await stage.aclose()
+
+
 @pytest.mark.parametrize("mode", ["verified", "static"])
 @pytest.mark.parametrize("served", [False, True])
 async def test_teacher_takes_a_busy_reader_for_no_label(served: bool, mode: str) -> None:
