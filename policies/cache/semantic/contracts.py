@@ -271,13 +271,7 @@ class Decider(Protocol):
         """Decide on a look-up and count it; called once for each."""
 
     def label(
-        self,
-        proposal: Proposal,
-        *,
-        rightness: float,
-        weight: float,
-        served_at: float | None,
-        is_explained: bool = False,
+        self, proposal: Proposal, *, rightness: float, weight: float, served_at: float | None, is_explained: bool
     ) -> None:
         """Learn what a comparison of answers says of a proposal.
 

@@ -143,13 +143,7 @@ class FixedDecider:
         return Decision(serve, shadow, self.shadow_probability, score, self.threshold, reason)
 
     def label(
-        self,
-        proposal: Proposal,
-        *,
-        rightness: float,
-        weight: float,
-        served_at: float | None,
-        is_explained: bool = False,
+        self, proposal: Proposal, *, rightness: float, weight: float, served_at: float | None, is_explained: bool
     ) -> None:
         """Remember it."""
         self.given.append((proposal.candidate.id, rightness, weight, served_at))

@@ -80,5 +80,5 @@ def step(
     if proposal is not None and (not decision.serve or decision.shadow):
         weight = 1.0 / decision.shadow_probability
         served_at = decision.score if decision.serve else None
-        decider.label(proposal, rightness=float(is_right), weight=weight, served_at=served_at)
+        decider.label(proposal, rightness=float(is_right), weight=weight, served_at=served_at, is_explained=False)
     return decision

@@ -60,13 +60,7 @@ class Static:
         return Decision(True, shadow, SHADOW_PROBABILITY, score, self._threshold, "static")
 
     def label(
-        self,
-        proposal: Proposal,
-        *,
-        rightness: float,
-        weight: float,
-        served_at: float | None,
-        is_explained: bool = False,
+        self, proposal: Proposal, *, rightness: float, weight: float, served_at: float | None, is_explained: bool
     ) -> None:
         """Counted for people; the threshold stays."""
         counted = self._counted

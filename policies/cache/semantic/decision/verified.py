@@ -149,13 +149,7 @@ class Verified:
         return Decision(True, self._random.random() < probability, probability, score, self._learned.threshold, reason)
 
     def label(
-        self,
-        proposal: Proposal,
-        *,
-        rightness: float,
-        weight: float,
-        served_at: float | None,
-        is_explained: bool = False,
+        self, proposal: Proposal, *, rightness: float, weight: float, served_at: float | None, is_explained: bool
     ) -> None:
         """What a comparison says of the proposal. `weight`: 1 after a miss, 1 / probability after a shadow check.
 

@@ -113,13 +113,7 @@ class SharedDecider:
         return self._decider.decide(proposal)
 
     def label(
-        self,
-        proposal: Proposal,
-        *,
-        rightness: float,
-        weight: float,
-        served_at: float | None,
-        is_explained: bool = False,
+        self, proposal: Proposal, *, rightness: float, weight: float, served_at: float | None, is_explained: bool
     ) -> None:
         """Learn, here and in the others."""
         self._decider.label(

@@ -103,13 +103,7 @@ class WatchingDecider:
         return Decision(False, False, 1.0, -1.0, 1.0, "below_threshold")
 
     def label(
-        self,
-        proposal: Proposal,
-        *,
-        rightness: float,
-        weight: float,
-        served_at: float | None,
-        is_explained: bool = False,
+        self, proposal: Proposal, *, rightness: float, weight: float, served_at: float | None, is_explained: bool
     ) -> None:
         """Nothing: a label does not tell wrong answers from those that could not be compared."""
 

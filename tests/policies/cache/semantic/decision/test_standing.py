@@ -104,12 +104,12 @@ def test_verified_suspects_an_answer_once_it_was_found_wrong_and_remembers_over_
     wrong, other = (decider.propose("how can I pay", [candidate(0.99, answer=name)]) for name in ("old", "other"))
     assert wrong is not None
     assert decider.decide(wrong).reason == "served"
-    decider.label(wrong, rightness=0.0, weight=1.0, served_at=None)
+    decider.label(wrong, rightness=0.0, weight=1.0, served_at=None, is_explained=False)
     restarted = Verified(Bound(0.05), Random(1))
     restarted.load(decider.dump())
 
     for one in (decider, restarted):
         assert one.decide(wrong).reason == "suspect"
         assert one.decide(other).reason == "served"
-        one.label(wrong, rightness=0.0, weight=1.0, served_at=None)
+        one.label(wrong, rightness=0.0, weight=1.0, served_at=None, is_explained=False)
         assert one.gives_up("old")

@@ -49,7 +49,7 @@ def test_verified_below_the_labels_it_needs_serves_nothing(labels: list[bool], c
         assert proposal is not None
         decision = decider.decide(proposal)
         assert decision.reason == "learning"
-        decider.label(proposal, rightness=float(is_right), weight=1.0, served_at=None)
+        decider.label(proposal, rightness=float(is_right), weight=1.0, served_at=None, is_explained=False)
 
     last = decider.decide(decider.propose("how can I pay", [candidate(0.999)]))
 
@@ -122,7 +122,7 @@ def test_verified_expects_of_a_served_answer_what_it_did_when_it_was_served(
     far = decider.propose("how can I pay", [candidate(0.55)])
     assert far is not None
     for _ in range(12):
-        decider.label(far, rightness=0.0, weight=1.0, served_at=served_at)
+        decider.label(far, rightness=0.0, weight=1.0, served_at=served_at, is_explained=False)
 
     assert (decider.state().mode == "observe") == stands_back
 
@@ -239,7 +239,7 @@ def test_verified_labels_of_other_replicas_alone_serve_nothing_yet() -> None:
     for _ in range(400):
         proposal = decider.propose("how can I pay", [candidate(0.5 + 0.499 * random.random())])
         assert proposal is not None
-        decider.label(proposal, rightness=1.0, weight=1.0, served_at=None)
+        decider.label(proposal, rightness=1.0, weight=1.0, served_at=None, is_explained=False)
 
     assert not decider.decide(decider.propose("how can I pay", [candidate(0.99)])).serve
 
@@ -319,7 +319,7 @@ def test_verified_of_comparisons_that_cannot_tell_serves_nothing_and_learns_once
         proposal = decider.propose("how can I pay", [candidate(0.5 + 0.499 * random.random())])
         assert proposal is not None
         assert decider.decide(proposal).reason == "learning"
-        decider.label(proposal, rightness=0.5, weight=1.0, served_at=None)
+        decider.label(proposal, rightness=0.5, weight=1.0, served_at=None, is_explained=False)
 
     later = drive(decider, steep, 3000, random)
 

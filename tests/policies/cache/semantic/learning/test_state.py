@@ -55,13 +55,7 @@ class Ledger:
         return Decision(False, False, 1.0, 0.0, 0.0, "learning")
 
     def label(
-        self,
-        proposal: Proposal,
-        *,
-        rightness: float,
-        weight: float,
-        served_at: float | None,
-        is_explained: bool = False,
+        self, proposal: Proposal, *, rightness: float, weight: float, served_at: float | None, is_explained: bool
     ) -> None:
         """Remember it."""
         self.labels[proposal.candidate.id] += 1
@@ -89,7 +83,7 @@ def _proposal(name: str, *features: float) -> Proposal:
 
 
 def _label(decider: Decider, name: str) -> None:
-    decider.label(_proposal(name), rightness=1.0, weight=1.0, served_at=None)
+    decider.label(_proposal(name), rightness=1.0, weight=1.0, served_at=None, is_explained=False)
 
 
 class _Stream:
@@ -215,7 +209,7 @@ def test_share_says_what_was_expected_of_a_served_answer() -> None:
         for decider, origin in ((here, "here"), (there, "there"))
     )
     for served_at in (2.5, None):
-        one.label(_proposal("x"), rightness=0.0, weight=2.0, served_at=served_at)
+        one.label(_proposal("x"), rightness=0.0, weight=2.0, served_at=served_at, is_explained=False)
     for event in msgspec.msgpack.decode(msgspec.msgpack.encode(one.events()), type=list[LearningEvent]):
         other.take("1", event)
 
@@ -505,7 +499,7 @@ async def test_verified_decisions_learn_from_each_others_labels(server: RedisSer
         for number in range(120):
             proposal = _proposal(str(number), *(random.random() for _ in FEATURES))
             deciders[number % 2].decide(proposal)
-            deciders[number % 2].label(proposal, rightness=1.0, weight=1.0, served_at=None)
+            deciders[number % 2].label(proposal, rightness=1.0, weight=1.0, served_at=None, is_explained=False)
         await until(lambda: all(decider.state().labels == 120 for decider in deciders))
         await until(lambda: all(decider.state().lookups == 120 for decider in deciders))
 
